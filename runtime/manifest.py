@@ -6,11 +6,33 @@ checks every field's type, every name it knows, and every path before anything i
 
 from __future__ import annotations
 
-import enum
-from dataclasses import dataclass, field
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from . import strict_json
+from .errors import PlanFormatError, PlanIntegrityError
+from .manifest_checks import check_manifest
+from .manifest_schema import (
+    FORMAT_VERSION,
+    MANIFEST_NAME,
+    Argument,
+    ArgumentRole,
+    AttentionChoice,
+    CheckpointReference,
+    CopyEdge,
+    FileRecord,
+    KvSlotSpec,
+    ManifestFields,
+    ModelFacts,
+    Stage,
+    WeightReference,
+)
 
 __all__ = [
     "FORMAT_VERSION",
+    "MANIFEST_NAME",
     "Argument",
     "ArgumentRole",
     "AttentionChoice",
@@ -24,134 +46,65 @@ __all__ = [
     "WeightReference",
 ]
 
-FORMAT_VERSION = 1
-
-
-class ArgumentRole(enum.Enum):
-    """What a program's argument or result is for; the runtime binds by role, never by name."""
-
-    TOKEN_IDS = "token_ids"  # int64 [batch, sequence]
-    WRITE_OFFSET = "write_offset"  # int64 [batch], first position written by this step
-    LOGIT_POSITIONS = "logit_positions"  # int64 [n], indices into this step's sequence
-    KV = "kv"
-    LOGITS = "logits"  # float32 [batch, n, vocab]
-    STAGE_VALUE = "stage_value"  # crosses from one stage to the next
-
 
 @dataclass(frozen=True, slots=True)
-class Argument:
-    """One argument or result of a stage. ``shape`` holds ints and symbolic names."""
-
-    name: str
-    role: ArgumentRole
-    dtype: str
-    shape: tuple[int | str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class KvSlotSpec:
-    """One KV buffer ``[batch, n_kv_heads, capacity, head_dim]`` and the two names it is bound to."""
-
-    layer: int
-    which: str  # "key" or "value"
-    n_kv_heads: int
-    head_dim: int
-    dtype: str
-    device: str
-    input: str
-    output: str
-    window: int | None = None  # positions a query sees, itself included; None is all
-
-
-@dataclass(frozen=True, slots=True)
-class Stage:
-    """One ONNX program on one device, run in the order listed."""
-
-    program: str
-    device: str
-    inputs: tuple[Argument, ...]
-    outputs: tuple[Argument, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class CopyEdge:
-    """A ``plan.copy`` the runtime executes: stage result -> another stage's argument, or the host."""
-
-    source_stage: int
-    source: str
-    target_stage: int | None  # None: the host
-    target: str
-
-
-@dataclass(frozen=True, slots=True)
-class FileRecord:
-    """A file of the plan (or checkpoint): path relative to its directory, bytes, sha256 hex."""
-
-    path: str
-    size: int
-    sha256: str
-
-
-@dataclass(frozen=True, slots=True)
-class WeightReference:
-    """An initializer the runtime maps from a referenced checkpoint file."""
-
-    name: str
-    file: str
-    offset: int
-    nbytes: int
-    dtype: str
-    shape: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointReference:
-    """Where the weights came from. ``mode`` is "embedded" or "reference"; root is set for the latter."""
-
-    mode: str
-    root: str | None
-    files: tuple[FileRecord, ...]
-    weights: tuple[WeightReference, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class ModelFacts:
-    """What a caller needs to know of the model without opening the checkpoint."""
-
-    family: str
-    architecture: str
-    n_layers: int
-    vocab_size: int
-    hidden_size: int
-    max_seq_len: int  # the largest capacity this plan may be opened with
-    dtype: str
-    bos_token_id: int | None = None
-    eos_token_ids: tuple[int, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class AttentionChoice:
-    """The arm chosen for one layer and why."""
-
-    layer: int
-    arm: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Manifest:
+class Manifest(ManifestFields):
     """Everything about a plan. ``to_json``/``from_json`` are inverse and byte-stable."""
 
-    model: ModelFacts
-    shape_key: str
-    kv_slots: tuple[KvSlotSpec, ...]
-    stages: tuple[Stage, ...]
-    copies: tuple[CopyEdge, ...]
-    attention: tuple[AttentionChoice, ...]
-    pipeline: str
-    tool_versions: dict[str, str]
-    minimum_onnxruntime: str
-    files: tuple[FileRecord, ...]
-    checkpoint: CheckpointReference
-    format_version: int = FORMAT_VERSION
-    remarks: tuple[str, ...] = field(default=())
+    def to_json(self) -> str:
+        """The manifest's text, byte-stable. Raises PlanFormatError when it would not load again."""
+        check_manifest(self)
+        return json.dumps(strict_json.encode(self), indent=1, ensure_ascii=False) + "\n"
+
+    @staticmethod
+    def from_json(text: str) -> Manifest:
+        """Parse and check every field. Raises PlanFormatError."""
+        try:
+            parsed: object = json.loads(text, parse_constant=_refuse_constant)
+        except (ValueError, RecursionError) as error:
+            raise PlanFormatError(
+                "The manifest is not JSON.", found=str(error), todo="Compile the plan again."
+            ) from None
+        if not isinstance(parsed, dict):
+            raise PlanFormatError("The manifest is not a JSON object.", found=type(parsed).__name__)
+        version = cast("dict[str, object]", parsed).get("format_version")
+        # Before any other field: another version may mean anything by the rest.
+        if type(version) is not int or version != FORMAT_VERSION:
+            raise PlanFormatError(
+                "The plan's format version is not one this planonce can read.",
+                found=repr(version),
+                expected=str(FORMAT_VERSION),
+                todo="Use the planonce version that compiled this plan, or compile it again.",
+            )
+        manifest = strict_json.decode(Manifest, cast("object", parsed))
+        check_manifest(manifest)
+        return manifest
+
+    @staticmethod
+    def load(directory: Path | str) -> Manifest:
+        """Read ``manifest.json`` of a plan directory. Raises PlanIntegrityError, PlanFormatError."""
+        path = Path(directory) / MANIFEST_NAME
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (FileNotFoundError, NotADirectoryError):
+            raise PlanIntegrityError(
+                "This is not a plan directory.",
+                found=f"no {MANIFEST_NAME}" if Path(directory).is_dir() else "no such directory",
+                where=str(directory),
+                todo="Give the directory that `planonce compile CHECKPOINT -o DIRECTORY` wrote.",
+            ) from None
+        except UnicodeDecodeError as error:
+            raise PlanFormatError("The manifest is not UTF-8.", found=str(error), where=str(path)) from None
+        except OSError as error:
+            raise PlanIntegrityError(
+                "The manifest cannot be read.", found=str(error), where=str(path)
+            ) from None
+        try:
+            return Manifest.from_json(text)
+        except PlanFormatError as error:
+            error.where = f"{path}: {error.where}" if error.where else str(path)
+            raise
+
+
+def _refuse_constant(name: str) -> object:
+    raise ValueError(f"{name} is not JSON")

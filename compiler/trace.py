@@ -1,0 +1,210 @@
+"""Trace one step of a transformers model: tokens and KV buffers in, logits and the same buffers out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.export import Dim, ExportedProgram, export
+from transformers import PretrainedConfig, PreTrainedModel
+
+from planonce.runtime.errors import PlanonceError, UnsupportedModel
+
+from .trace_attention import StepState, tracing
+from .trace_cache import KvSlot, LayerProbe, ProbeLayer, StepLayer, Which, make_cache
+from .trace_model import MetaModel, build_meta_model, quiet
+
+__all__ = ["STEP_INPUTS", "KvSlot", "TracedModel", "trace"]
+
+# Name, dimension names of the per-token inputs, in argument order; the KV slots follow.
+STEP_INPUTS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("input_ids", ("batch", "sequence")),
+    ("write_offset", ("batch",)),
+    ("logit_positions", ("logits",)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TracedModel:
+    """exported_program: forward(input_ids i64 [B, S], write_offset i64 [B], logit_positions i64 [L],
+    kv f32 [B, heads, C, head_dim]...) -> (logits f32 [B, L, V], the kv in the same order, updated).
+
+    buffers: real values of non-persistent buffers by name; tied: parameter name -> canonical name;
+    family: transformers' model_type.
+    """
+
+    exported_program: ExportedProgram
+    kv_slots: tuple[KvSlot, ...]
+    buffers: dict[str, Tensor]
+    tied: dict[str, str]
+    family: str
+    vocab_size: int
+
+    def canonical_name(self, target: str) -> str:
+        """State-dict name of a parameter of the exported program, ties resolved."""
+        name = target.removeprefix("model.")
+        return self.tied.get(name, name)
+
+
+class _Step(nn.Module):
+    """The signature of a program. The one attribute is named `model`: canonical_name strips it."""
+
+    def __init__(self, model: PreTrainedModel, slots: Sequence[KvSlot]) -> None:
+        super().__init__()
+        self.model = model
+        self.slots = tuple(slots)
+
+    def forward(
+        self, input_ids: Tensor, write_offset: Tensor, logit_positions: Tensor, kv: list[Tensor]
+    ) -> tuple[Tensor, ...]:
+        buffers = {(slot.layer, slot.which): value for slot, value in zip(self.slots, kv, strict=True)}
+        layers = {
+            layer: StepLayer(layer, buffers[layer, Which.KEY], buffers[layer, Which.VALUE], write_offset)
+            for layer in dict.fromkeys(slot.layer for slot in self.slots)
+        }
+        with tracing(StepState(write_offset)):
+            logits = _forward(self.model, input_ids, write_offset, logit_positions, make_cache(layers))
+        updated = [
+            layers[slot.layer].keys if slot.which is Which.KEY else layers[slot.layer].values
+            for slot in self.slots
+        ]
+        return (logits, *(value for value in updated if value is not None))
+
+
+def _forward(
+    model: PreTrainedModel, input_ids: Tensor, write_offset: Tensor, logit_positions: Tensor, cache: object
+) -> Tensor:
+    positions = write_offset[:, None] + torch.arange(input_ids.shape[1], device=input_ids.device)
+    return model(
+        input_ids=input_ids,
+        position_ids=positions,
+        cache=cache,
+        use_cache=True,
+        logits_to_keep=logit_positions,
+    ).logits
+
+
+def _find_slots(model: PreTrainedModel) -> tuple[KvSlot, ...]:
+    """Shapes and windows of every KV slot, from a forward pass of one token on the meta device.
+
+    A formula over the config cannot know them: layers may differ, share, or keep a latent instead.
+    """
+    config = model.config.get_text_config()
+    probes = {layer: LayerProbe() for layer in range(config.num_hidden_layers)}
+    cache = make_cache({layer: ProbeLayer(layer, probe) for layer, probe in probes.items()})
+    one = torch.zeros(1, dtype=torch.int64, device="meta")
+    with torch.no_grad(), tracing(StepState(one)) as state:
+        _forward(model, one[None], one, one, cache)
+    layer_types = getattr(config, "layer_types", None) or []
+    slots: list[KvSlot] = []
+    for layer, probe in probes.items():
+        if probe.heads is None or probe.head_dims is None:
+            continue
+        window = state.windows.get(layer)
+        sliding = layer < len(layer_types) and layer_types[layer] == "sliding_attention"
+        if window is None or (sliding and window == 0):
+            raise UnsupportedModel(
+                "a layer's attention does not go through the attention interface as its config says",
+                found=f"layer {layer}: "
+                + ("no attention call" if window is None else "sliding attention called without its window"),
+                expected="one attention call a layer, with its sliding window",
+                todo="this architecture cannot be compiled yet",
+            )
+        for which, heads, head_dim in zip(Which, probe.heads, probe.head_dims, strict=True):
+            slots.append(KvSlot(layer, which, heads, head_dim, window))
+    if not slots:
+        raise UnsupportedModel(
+            "the model writes no keys and values",
+            found=f"model_type {config.model_type!r} updated no cache layer",
+            expected="a decoder with a KV cache",
+            todo="this architecture cannot be compiled yet",
+        )
+    return tuple(slots)
+
+
+def trace(config: PretrainedConfig, *, max_seq_len: int, example_cached_len: int = 8) -> TracedModel:
+    """Trace the model that transformers builds for `config`, without reading a weight.
+
+    example_cached_len shapes the example inputs; nothing of it may reach the program.
+    Raises UnsupportedModel, naming what in the model is not supported.
+    """
+    with quiet():
+        meta = build_meta_model(config, max_seq_len)
+        try:
+            slots = _find_slots(meta.model)
+            program = _export(meta, slots, example_cached_len)
+        except PlanonceError:
+            raise
+        except Exception as error:
+            raise UnsupportedModel(
+                "the model cannot be traced",
+                found=f"{type(error).__name__}: {str(error).strip()[:400]}",
+                expected="a forward pass without control flow over token values or lengths",
+                todo="this architecture cannot be compiled yet",
+                where=_model_frame(error),
+            ) from error
+    _check_constants(program)
+    return TracedModel(
+        exported_program=program,
+        kv_slots=slots,
+        buffers=meta.buffers,
+        tied=meta.tied,
+        family=str(config.model_type),
+        vocab_size=int(meta.model.config.get_text_config().vocab_size),
+    )
+
+
+def _export(meta: MetaModel, slots: Sequence[KvSlot], example_cached_len: int) -> ExportedProgram:
+    # Four different sizes, none of them 0 or 1, so that the exporter can neither specialise on 0 and 1 nor
+    # take one dimension for another.
+    sequence = 3
+    batch = 2
+    capacity = example_cached_len + sequence + 2
+    logits = 2 if sequence != 2 else 3
+    dims = {
+        "batch": Dim("batch", min=1),
+        "sequence": Dim("sequence", min=1),
+        "logits": Dim("logits", min=1),
+        "capacity": Dim("capacity", min=1),
+    }
+    sizes = {"batch": batch, "sequence": sequence, "logits": logits, "capacity": capacity}
+    inputs = [
+        torch.zeros([sizes[name] for name in names], dtype=torch.int64, device="meta")
+        for _, names in STEP_INPUTS
+    ]
+    kv = [torch.empty((batch, s.heads, capacity, s.head_dim), device="meta") for s in slots]
+    step_dims = tuple(dict(enumerate(dims[name] for name in names)) for _, names in STEP_INPUTS)
+    kv_dims = [{0: dims["batch"], 2: dims["capacity"]} for _ in slots]
+    with torch.no_grad():
+        program = export(
+            _Step(meta.model, slots), (*inputs, kv), dynamic_shapes=(*step_dims, kv_dims), strict=False
+        )
+        # Drops no-op casts and makes in-place updates functional; composite ops stay whole.
+        return program.run_decompositions({})
+
+
+def _check_constants(program: ExportedProgram) -> None:
+    """A tensor made on the meta device inside forward has no value to put into the program."""
+    lifted = program.graph_signature.inputs_to_lifted_tensor_constants.values()
+    lost = [name for name in lifted if program.constants[name].device.type == "meta"]
+    if lost:
+        raise UnsupportedModel(
+            "the model makes constant tensors on its own device during the forward pass",
+            found=", ".join(sorted(lost)),
+            expected="constants registered as buffers",
+            todo="this architecture cannot be compiled yet",
+        )
+
+
+def _model_frame(error: BaseException) -> str:
+    """The innermost source line of a transformers model in the error's traceback."""
+    where = ""
+    tb = error.__traceback__
+    while tb is not None:
+        filename = tb.tb_frame.f_code.co_filename
+        if "transformers/models/" in filename:
+            where = f"{filename}:{tb.tb_lineno}"
+        tb = tb.tb_next
+    return where

@@ -1,0 +1,203 @@
+"""Where each weight's bytes lie in the plan, and the writing of those that have to be laid out anew.
+
+A tensor that a ``.safetensors`` file already holds in the wanted dtype and layout is used where it is:
+the file is linked into the plan (or, by reference, stays with the checkpoint). Everything else goes to
+``weights.bin``, one tensor in memory at a time.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from planonce.runtime.errors import CheckpointError
+from planonce.runtime.manifest import WeightReference
+
+from .plan_file import PlanFile
+from .progress import Progress
+from .tensor_use import TensorUse
+
+__all__ = ["WEIGHTS_FILE", "Location", "Placement", "WeightMode", "WeightSource", "place", "write_tensors"]
+
+WEIGHTS_FILE = "weights.bin"
+# A page: the runtime maps each tensor, and a mapping that starts on a page shares none with its neighbour.
+ALIGNMENT = 4096
+# Linking a whole file for a few of its tensors would carry the rest along unused.
+_WORTH_LINKING = 0.5
+
+
+class WeightMode(enum.Enum):
+    """``EMBED``: the plan holds all its weights. ``REFERENCE``: it maps the checkpoint's files."""
+
+    EMBED = "embed"
+    REFERENCE = "reference"
+
+
+class WeightEntryLike(Protocol):
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+
+class WeightSource(Protocol):
+    """What is asked of the checkpoint's index of weights."""
+
+    def __contains__(self, name: object, /) -> bool: ...
+
+    def __getitem__(self, name: str, /) -> WeightEntryLike: ...
+
+    def read(self, name: str, dtype: str) -> np.ndarray: ...
+
+    def raw_location(self, name: str, dtype: str) -> tuple[Path, int, int] | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """Bytes ``[offset, offset + nbytes)`` of ``file``, a path relative to the plan's directory.
+
+    By reference ``file`` may be one of the checkpoint's instead; the runtime then hands the array over.
+    """
+
+    file: str
+    offset: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Every tensor's location, the files to link in, and what to write to ``weights.bin`` in which order."""
+
+    locations: dict[str, Location]
+    links: dict[str, Path]
+    written: tuple[TensorUse, ...]
+    written_bytes: int
+    references: tuple[WeightReference, ...]
+
+    @property
+    def linked_bytes(self) -> int:
+        return sum(path.stat().st_size for path in self.links.values())
+
+
+def place(
+    uses: Sequence[TensorUse], weights: WeightSource, mode: WeightMode, *, root: Path | None = None
+) -> Placement:
+    """Decide where the data of ``uses`` lies. Reads no data. ``root``: the checkpoint's directory.
+
+    Raises CheckpointError for a weight that is missing or of another shape than the program's.
+    """
+    uses = _checked(uses, weights)
+    usable = _usable_as_they_lie(uses, weights, mode)
+    links: dict[str, Path] = {}
+    names: dict[Path, str] = {}
+    locations: dict[str, Location] = {}
+    references: list[WeightReference] = []
+    written: list[TensorUse] = []
+    end = 0
+    for use in uses:
+        raw = usable.get(use.name)
+        if raw is None:
+            start = -(-end // ALIGNMENT) * ALIGNMENT
+            locations[use.name] = Location(WEIGHTS_FILE, start, use.nbytes)
+            end = start + use.nbytes
+            written.append(use)
+            continue
+        path, offset, nbytes = raw
+        if mode is WeightMode.REFERENCE:
+            assert root is not None
+            name = path.relative_to(root).as_posix()
+            references.append(WeightReference(use.name, name, offset, nbytes, use.dtype, use.shape))
+        else:
+            name = names.get(path) or _unused_name(path.name, links)
+            names[path] = name
+            links[name] = path
+        locations[use.name] = Location(name, offset, nbytes)
+    return Placement(locations, links, tuple(written), end, tuple(references))
+
+
+def write_tensors(
+    placement: Placement, weights: WeightSource, file: PlanFile, progress: Progress | None = None
+) -> None:
+    """Stream what ``placement`` lays out anew into ``file``; at most one tensor is in memory.
+
+    Raises CheckpointError when the checkpoint cannot give a tensor, OSError when it cannot be written.
+    """
+    for use in placement.written:
+        file.pad_to(placement.locations[use.name].offset)
+        array = use.constant if use.weight is None else weights.read(use.weight, use.dtype)
+        assert array is not None
+        if array.shape != use.shape or array.nbytes != use.nbytes:
+            raise CheckpointError(
+                "A weight was read with another shape than its index says.",
+                where=use.name,
+                found=f"{list(array.shape)}, {array.nbytes} bytes",
+                expected=f"{list(use.shape)} {use.dtype}",
+            )
+        _write_array(file, array, use.weight or use.name, progress)
+
+
+def _write_array(file: PlanFile, array: np.ndarray, note: str, progress: Progress | None) -> None:
+    # Bytes, because the buffer protocol does not know bfloat16; a view, because it may be a gigabyte.
+    flat = memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+    step = 1 << 24
+    for start in range(0, len(flat), step):
+        chunk = flat[start : start + step]
+        file.write(chunk)
+        if progress is not None:
+            progress.advance(len(chunk), note)
+
+
+def _checked(uses: Iterable[TensorUse], weights: WeightSource) -> list[TensorUse]:
+    checked: list[TensorUse] = []
+    missing: list[str] = []
+    for use in uses:
+        if use.weight is not None:
+            if use.weight not in weights:
+                missing.append(use.weight)
+                continue
+            shape = tuple(weights[use.weight].shape)
+            if shape != use.shape:
+                raise CheckpointError(
+                    "A weight's shape is not the one its configuration calls for.",
+                    where=use.weight,
+                    found=str(list(shape)),
+                    expected=str(list(use.shape)),
+                    todo="Check that config.json belongs to these weights.",
+                )
+        checked.append(use)
+    if missing:
+        shown = ", ".join(missing[:8]) + (f" and {len(missing) - 8} more" if len(missing) > 8 else "")
+        raise CheckpointError(
+            "The checkpoint lacks weights that the model needs.",
+            found=f"no {shown}",
+            todo="Check that config.json belongs to these weights and that no file is missing.",
+        )
+    return checked
+
+
+def _usable_as_they_lie(
+    uses: Iterable[TensorUse], weights: WeightSource, mode: WeightMode
+) -> dict[str, tuple[Path, int, int]]:
+    usable: dict[str, tuple[Path, int, int]] = {}
+    used: defaultdict[Path, int] = defaultdict(int)
+    for use in uses:
+        raw = None if use.weight is None else weights.raw_location(use.weight, use.dtype)
+        if raw is None or raw[0].suffix != ".safetensors" or raw[2] != use.nbytes:
+            continue
+        usable[use.name] = raw
+        used[raw[0]] += raw[2]
+    if mode is WeightMode.REFERENCE:
+        return usable
+    worth = {path for path, nbytes in used.items() if nbytes >= _WORTH_LINKING * path.stat().st_size}
+    return {name: raw for name, raw in usable.items() if raw[0] in worth}
+
+
+def _unused_name(name: str, taken: dict[str, Path]) -> str:
+    if name not in taken:
+        return name
+    stem, dot, suffix = name.partition(".")
+    return next(f for i in range(1, len(taken) + 2) if (f := f"{stem}-{i}{dot}{suffix}") not in taken)

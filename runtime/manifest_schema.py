@@ -1,0 +1,160 @@
+"""The plan directory's schema as dataclasses. Standard library only; import it through ``manifest``."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+
+__all__ = [
+    "FORMAT_VERSION",
+    "MANIFEST_NAME",
+    "Argument",
+    "ArgumentRole",
+    "AttentionChoice",
+    "CheckpointReference",
+    "CopyEdge",
+    "FileRecord",
+    "KvSlotSpec",
+    "ManifestFields",
+    "ModelFacts",
+    "Stage",
+    "WeightReference",
+]
+
+FORMAT_VERSION = 1
+MANIFEST_NAME = "manifest.json"
+
+
+class ArgumentRole(enum.Enum):
+    """What a program's argument or result is for; the runtime binds by role, never by name."""
+
+    TOKEN_IDS = "token_ids"  # int64 [batch, sequence]
+    WRITE_OFFSET = "write_offset"  # int64 [batch], first position written by this step
+    LOGIT_POSITIONS = "logit_positions"  # int64 [n], indices into this step's sequence
+    KV = "kv"
+    LOGITS = "logits"  # float32 [batch, n, vocab]
+    STAGE_VALUE = "stage_value"  # crosses from one stage to the next
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One argument or result of a stage. ``shape`` holds ints and symbolic names."""
+
+    name: str
+    role: ArgumentRole
+    dtype: str
+    shape: tuple[int | str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KvSlotSpec:
+    """One KV buffer ``[batch, n_kv_heads, capacity, head_dim]`` and the two names it is bound to."""
+
+    layer: int
+    which: str  # "key" or "value"
+    n_kv_heads: int
+    head_dim: int
+    dtype: str
+    device: str
+    input: str
+    output: str
+    window: int | None = None  # positions a query sees, itself included; None is all
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """One ONNX program on one device, run in the order listed."""
+
+    program: str
+    device: str
+    inputs: tuple[Argument, ...]
+    outputs: tuple[Argument, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CopyEdge:
+    """A ``plan.copy`` the runtime executes: stage result -> another stage's argument, or the host."""
+
+    source_stage: int
+    source: str
+    target_stage: int | None  # None: the host
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class FileRecord:
+    """A file of the plan (or checkpoint): path relative to its directory, bytes, sha256 hex.
+
+    ``sample`` is :func:`planonce.runtime.file_digest.sample_digest`: cheap to check at every load even for
+    gigabytes of weights. Empty: not recorded.
+    """
+
+    path: str
+    size: int
+    sha256: str
+    sample: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class WeightReference:
+    """An initializer the runtime maps from a referenced checkpoint file."""
+
+    name: str
+    file: str
+    offset: int
+    nbytes: int
+    dtype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointReference:
+    """Where the weights came from. ``mode`` is "embedded" or "reference"; root is set for the latter."""
+
+    mode: str
+    root: str | None
+    files: tuple[FileRecord, ...]
+    weights: tuple[WeightReference, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """What a caller needs to know of the model without opening the checkpoint."""
+
+    family: str
+    architecture: str
+    n_layers: int
+    vocab_size: int
+    hidden_size: int
+    max_seq_len: int  # the largest capacity this plan may be opened with
+    dtype: str
+    bos_token_id: int | None = None
+    eos_token_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionChoice:
+    """The arm chosen for one layer and why."""
+
+    layer: int
+    arm: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestFields:
+    """Everything about a plan, as data; :class:`planonce.runtime.manifest.Manifest` adds text and checks."""
+
+    model: ModelFacts
+    shape_key: str
+    kv_slots: tuple[KvSlotSpec, ...]
+    stages: tuple[Stage, ...]
+    copies: tuple[CopyEdge, ...]
+    attention: tuple[AttentionChoice, ...]
+    pipeline: str
+    tool_versions: dict[str, str]
+    minimum_onnxruntime: str
+    files: tuple[FileRecord, ...]
+    checkpoint: CheckpointReference
+    format_version: int = FORMAT_VERSION
+    remarks: tuple[str, ...] = field(default=())
