@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -124,14 +124,21 @@ def _find_slots(model: PreTrainedModel) -> tuple[KvSlot, ...]:
     return tuple(slots)
 
 
-def trace(config: PretrainedConfig, *, max_seq_len: int, example_cached_len: int = 8) -> TracedModel:
+def trace(
+    config: PretrainedConfig,
+    *,
+    max_seq_len: int,
+    untied: Collection[str] = (),
+    example_cached_len: int = 8,
+) -> TracedModel:
     """Trace the model that transformers builds for `config`, without reading a weight.
 
+    untied: names of parameters that the config ties but the checkpoint holds with values of their own.
     example_cached_len shapes the example inputs; nothing of it may reach the program.
     Raises UnsupportedModel, naming what in the model is not supported.
     """
     with quiet():
-        meta = build_meta_model(config, max_seq_len)
+        meta = build_meta_model(config, max_seq_len, untied)
         try:
             slots = _find_slots(meta.model)
             program = _export(meta, slots, example_cached_len)
@@ -157,38 +164,41 @@ def trace(config: PretrainedConfig, *, max_seq_len: int, example_cached_len: int
 
 
 def _export(meta: MetaModel, slots: Sequence[KvSlot], example_cached_len: int) -> ExportedProgram:
-    # Four different sizes, none of them 0 or 1, so that the exporter can neither specialise on 0 and 1 nor
-    # take one dimension for another.
-    sequence = 3
-    batch = 2
-    capacity = example_cached_len + sequence + 2
-    logits = 2 if sequence != 2 else 3
-    dims = {
-        "batch": Dim("batch", min=1),
-        "sequence": Dim("sequence", min=1),
-        "logits": Dim("logits", min=1),
-        "capacity": Dim("capacity", min=1),
-    }
-    sizes = {"batch": batch, "sequence": sequence, "logits": logits, "capacity": capacity}
+    # Different sizes, none of them 0 or 1, so that the exporter can neither specialise on 0 and 1 nor take
+    # one dimension for another.
+    sequence = 5
+    sizes = {"batch": 2, "sequence": sequence, "logits": 3, "capacity": example_cached_len + sequence + 2}
+    dims = {name: Dim(name, min=1) for name in sizes}
     inputs = [
         torch.zeros([sizes[name] for name in names], dtype=torch.int64, device="meta")
         for _, names in STEP_INPUTS
     ]
-    kv = [torch.empty((batch, s.heads, capacity, s.head_dim), device="meta") for s in slots]
+    kv = [torch.empty((sizes["batch"], s.heads, sizes["capacity"], s.head_dim), device="meta") for s in slots]
     step_dims = tuple(dict(enumerate(dims[name] for name in names)) for _, names in STEP_INPUTS)
     kv_dims = [{0: dims["batch"], 2: dims["capacity"]} for _ in slots]
     with torch.no_grad():
         program = export(
             _Step(meta.model, slots), (*inputs, kv), dynamic_shapes=(*step_dims, kv_dims), strict=False
         )
-        # Drops no-op casts and makes in-place updates functional; composite ops stay whole.
-        return program.run_decompositions({})
+        # A second trace, which costs twice the first: only for what it is needed for.
+        return program if _is_functional(program) else program.run_decompositions({})
+
+
+def _is_functional(program: ExportedProgram) -> bool:
+    """Whether the program has neither in-place updates nor sub-programs, which decomposing removes."""
+    for node in program.graph.nodes:
+        if node.op == "get_attr" or isinstance(node.target, torch._ops.HigherOrderOperator):
+            return False
+        if isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable:
+            return False
+    return True
 
 
 def _check_constants(program: ExportedProgram) -> None:
     """A tensor made on the meta device inside forward has no value to put into the program."""
     lifted = program.graph_signature.inputs_to_lifted_tensor_constants.values()
-    lost = [name for name in lifted if program.constants[name].device.type == "meta"]
+    constants = {name: program.constants[name] for name in lifted}
+    lost = [name for name, value in constants.items() if isinstance(value, Tensor) and value.is_meta]
     if lost:
         raise UnsupportedModel(
             "the model makes constant tensors on its own device during the forward pass",

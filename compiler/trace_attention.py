@@ -53,8 +53,7 @@ def _refuse(module: nn.Module, found: str, expected: str) -> UnsupportedModel:
 
 
 # What transformers hands to every attention function and what does not change its result at inference.
-_IGNORED = {"dropout", "position_ids", "use_cache", "output_attentions", "cache", "is_causal", "kwargs",
-            "position_embeddings", "logits_to_keep", "return_dict"}  # fmt: skip
+_IGNORED = {"dropout", "position_ids", "use_cache", "cache", "is_causal", "position_embeddings"}
 
 
 def attention_forward(
@@ -77,7 +76,7 @@ def attention_forward(
         raise _refuse(module, "an attention mask built by the model", "no mask: causality is the op's")
     if kwargs.get("is_causal", getattr(module, "is_causal", True)) is False:
         raise _refuse(module, "bidirectional attention", "causal self-attention")
-    extra = sorted(k for k, v in kwargs.items() if v is not None and k not in _IGNORED)
+    extra = sorted(k for k, v in kwargs.items() if v is not None and v is not False and k not in _IGNORED)
     if extra:
         raise _refuse(module, f"attention arguments {', '.join(extra)}", "scaling, window, softcap, sinks")
     layer = getattr(module, "layer_idx", None)

@@ -118,10 +118,10 @@ class StepLayer(_TracedLayer):
     def update(
         self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
     ) -> tuple[Tensor, Tensor]:
-        assert self.keys is not None and self.values is not None
-        self.keys = torch.ops.planonce.kv_write(self.keys, key_states, self.write_offset)
-        self.values = torch.ops.planonce.kv_write(self.values, value_states, self.write_offset)
-        return self.keys, self.values
+        keys: Tensor = torch.ops.planonce.kv_write(self.keys, key_states, self.write_offset)
+        values: Tensor = torch.ops.planonce.kv_write(self.values, value_states, self.write_offset)
+        self.keys, self.values = keys, values
+        return keys, values
 
 
 class _AbsentLayer(_TracedLayer):

@@ -6,8 +6,9 @@ import contextlib
 import copy
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -71,8 +72,9 @@ def _parameters_on_meta() -> Iterator[None]:
         nn.Module.register_parameter = original
 
 
-def build_meta_model(config: PretrainedConfig, max_seq_len: int) -> MetaModel:
-    """Instantiate the model of `config` in float32 with no parameter storage.
+def build_meta_model(config: PretrainedConfig, max_seq_len: int, untied: Collection[str] = ()) -> MetaModel:
+    """Instantiate the model of `config` in float32 with no parameter storage; `untied` parameters are tensors
+    of their own whatever the config says.
 
     Raises UnsupportedModel when the architecture is not a causal language model of transformers, when its
     layers are not plain or sliding attention, or when its rotary embedding would change below max_seq_len.
@@ -93,11 +95,14 @@ def build_meta_model(config: PretrainedConfig, max_seq_len: int) -> MetaModel:
             raise UnsupportedModel(
                 "transformers cannot build this model",
                 found=f"model_type {config.model_type!r}: {_first_line(error)}",
-                expected="an architecture that AutoModelForCausalLM knows and that uses its attention interface",
+                expected="a causal language model of transformers that uses its attention interface",
                 todo="check config.json; a newer transformers may know the architecture",
             ) from error
     model.eval()
+    # Known to the model, it makes some look for padding in the token values, only to print a warning.
+    model.config.pad_token_id = None
     _fix_rope(model, max_seq_len)
+    _untie(model, untied)
     persistent = set(model.state_dict(keep_vars=True))
     buffers = {name: value.detach() for name, value in model.named_buffers() if name not in persistent}
     return MetaModel(model.to("meta"), buffers, _tied_parameters(model))
@@ -105,6 +110,13 @@ def build_meta_model(config: PretrainedConfig, max_seq_len: int) -> MetaModel:
 
 def _first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def _untie(model: nn.Module, names: Collection[str]) -> None:
+    for name in names:
+        parent, _, last = name.rpartition(".")
+        own = nn.Parameter(torch.empty_like(model.get_parameter(name)), requires_grad=False)
+        setattr(model.get_submodule(parent), last, own)
 
 
 def _tied_parameters(model: nn.Module) -> dict[str, str]:
@@ -153,10 +165,10 @@ def _fix_rope(model: PreTrainedModel, max_seq_len: int) -> None:
             if isinstance(rope_type, dict):
                 rope_type[layer_type] = "default"
             else:
-                module.rope_type = "default"  # pyright: ignore[reportAttributeAccessIssue]
+                setattr(module, "rope_type", "default")  # noqa: B010  (nn.Module declares only tensors)
 
 
-def _rope_switch(module: nn.Module, layer_type: str, kind: str) -> int:
+def _rope_switch(module: Any, layer_type: str, kind: str) -> int:
     """The greatest length at which the frequencies are still the ones computed at construction."""
     config = module.config
     if kind == "longrope":

@@ -286,11 +286,12 @@ def _check_checkpoint(manifest: ManifestFields) -> None:
     reference = checkpoint.mode == "reference"
     _require(reference == (checkpoint.root is not None), "Only a reference has a root, and needs one.", where)
     _require(reference or not checkpoint.weights, "Only a reference lists weights.", where)
-    _unique((w.name for w in checkpoint.weights), "a weight", f"{where}.weights")
+    _unique(((w.stage, w.name) for w in checkpoint.weights), "a weight", f"{where}.weights")
     sizes = {f.path: f.size for f in checkpoint.files}
     for i, weight in enumerate(checkpoint.weights):
         here = f"{where}.weights[{i}]"
         _dtype(weight.dtype, here)
+        _require(0 <= weight.stage < len(manifest.stages), "No such stage.", here, weight.stage)
         _require(weight.file in sizes, "A weight's file is not among the checkpoint's.", here, weight.file)
         _require(all(d >= 0 for d in weight.shape), "A weight has a negative dimension.", here, weight.shape)
         expected = math.prod(weight.shape) * ITEM_SIZE[weight.dtype]

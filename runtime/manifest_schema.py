@@ -97,7 +97,7 @@ class FileRecord:
 
 @dataclass(frozen=True, slots=True)
 class WeightReference:
-    """An initializer the runtime maps from a referenced checkpoint file."""
+    """An initializer of ``stage`` that the runtime maps from a referenced checkpoint file."""
 
     name: str
     file: str
@@ -105,6 +105,7 @@ class WeightReference:
     nbytes: int
     dtype: str
     shape: tuple[int, ...]
+    stage: int = 0
 
 
 @dataclass(frozen=True, slots=True)

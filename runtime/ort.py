@@ -45,7 +45,7 @@ def carrier(dtype: str) -> np.dtype[Any]:
 class Tensor:
     """One OrtValue with its dtype's name, shape and size in bytes. ``ort_value`` stays alive with it."""
 
-    __slots__ = ("_array", "device_type", "dtype", "nbytes", "ort_value", "shape")
+    __slots__ = ("_array", "device_type", "dtype", "nbytes", "on_host", "ort_value", "shape")
 
     def __init__(self, ort_value: Any, array: NDArray[Any] | None = None) -> None:
         self.ort_value = ort_value
@@ -54,6 +54,7 @@ class Tensor:
         self.shape: tuple[int, ...] = tuple(ort_value.shape())
         self.nbytes = math.prod(self.shape) * ITEM_SIZE.get(self.dtype, 0)
         self.device_type = str(ort_value.device_name()).lower()
+        self.on_host = self.device_type == "cpu"
 
     @staticmethod
     def empty(shape: Sequence[int], dtype: str, location: DeviceLocation) -> Tensor:
@@ -98,10 +99,6 @@ class Tensor:
         return Tensor(ort.OrtValue.ortvalue_from_numpy(array, kind, index), array)
 
     @property
-    def on_host(self) -> bool:
-        return self.device_type == "cpu"
-
-    @property
     def address(self) -> int:
         return int(self.ort_value.data_ptr())
 
@@ -120,6 +117,21 @@ class Tensor:
         if self.dtype == "bfloat16":
             raise LayoutError("bfloat16 has no numpy array; read the slot through its cache.")
         return np.array(self.ort_value.numpy(), copy=True)
+
+    def copy_to_float32(self, out: NDArray[np.float32]) -> None:
+        """Copy to a host array of the same shape, widening 16-bit floats."""
+        array = self._array if self.on_host and self._array is not None else self._raw()
+        if self.dtype == "bfloat16":
+            np.copyto(out, (array.astype(np.uint32) << 16).view(np.float32))
+        else:
+            np.copyto(out, array)
+
+    def _raw(self) -> NDArray[Any]:
+        if self.dtype != "bfloat16":
+            return self.ort_value.numpy()
+        host = np.empty(self.shape, dtype=np.uint16)
+        ort.copy_tensors([self.ort_value], [Tensor.over(host, "bfloat16").ort_value])
+        return host
 
     def copy_from(self, source: Tensor) -> None:
         """Overwrite this tensor with ``source`` of the same dtype and shape, across devices."""

@@ -10,7 +10,7 @@ from torch_mlir import ir
 
 from planonce.runtime.errors import PassError
 
-from .tensors import dense_attribute, dense_array
+from .tensors import dense_array, dense_attribute
 
 __all__ = ["AttributeKind", "kind_matches", "to_attribute", "to_python"]
 

@@ -7,7 +7,7 @@ A hand table, because this room may not import onnxruntime; a test compares it w
 from __future__ import annotations
 
 from .attributes import AttributeKind
-from .onnx_schemas import MS_DOMAIN, AttributeSpec, OpSchema, Parameter
+from .op_schema import MS_DOMAIN, AttributeSpec, OpSchema, Parameter
 
 __all__ = ["MS_SCHEMAS"]
 
@@ -16,7 +16,9 @@ def _parameters(names: str) -> tuple[Parameter, ...]:
     return tuple(Parameter(name.rstrip("?"), optional=name.endswith("?")) for name in names.split())
 
 
-def _schema(op_type: str, inputs: str, outputs: str, attributes: str = "", domain: str = MS_DOMAIN) -> OpSchema:
+def _schema(
+    op_type: str, inputs: str, outputs: str, attributes: str = "", domain: str = MS_DOMAIN
+) -> OpSchema:
     specs: dict[str, AttributeSpec] = {}
     for item in attributes.split():
         name, kind = item.split(":")
@@ -78,8 +80,7 @@ MS_SCHEMAS: tuple[OpSchema, ...] = (
         "RotaryEmbedding",
         "input position_ids cos_cache sin_cache",
         "output",
-        "interleaved:int is_packed_batching:int num_heads:int rotary_embedding_dim:int "
-        "scale:float",
+        "interleaved:int is_packed_batching:int num_heads:int rotary_embedding_dim:int scale:float",
     ),
     _schema(
         "QuickGelu",

@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import difflib
 import functools
-import re
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
 from onnx import defs
 
 from planonce.runtime.errors import PassError
 
 from .attributes import AttributeKind
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+from .ms_schemas import MS_SCHEMAS
+from .op_schema import MAX_VARIADIC, MS_DOMAIN, AttributeSpec, OpSchema, Parameter, ir_name
 
 __all__ = [
     "MAX_VARIADIC",
@@ -35,65 +32,6 @@ __all__ = [
 ]
 
 OPSET = 24
-MS_DOMAIN = "com.microsoft"
-# IRDL wants every operand of a variadic to have one type, so a variadic is this many optional operands.
-MAX_VARIADIC = 16
-
-# The snake-case rule below would split these in the middle of a word.
-_IRREGULAR = {"MoE": "moe", "QMoE": "qmoe", "IsNaN": "is_nan", "LpPool": "lp_pool"}
-_WORD_START = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
-
-
-@dataclass(frozen=True, slots=True)
-class Parameter:
-    """One formal input or output. ``variadic`` ones are last or nearly so, with at least ``minimum``."""
-
-    name: str
-    optional: bool = False
-    variadic: bool = False
-    minimum: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class AttributeSpec:
-    """One declared attribute; ``required`` means that the operator has no default for it."""
-
-    kind: AttributeKind
-    required: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class OpSchema:
-    """One operator: where it lives in ONNX, and its formal inputs, outputs and attributes."""
-
-    op_type: str
-    domain: str
-    inputs: tuple[Parameter, ...]
-    outputs: tuple[Parameter, ...]
-    attributes: Mapping[str, AttributeSpec] = field(default_factory=dict[str, AttributeSpec])
-    since_version: int = 1
-
-    @property
-    def name(self) -> str:
-        """The operator's name inside the dialect, without ``onnx.``."""
-        return ir_name(self.op_type, self.domain)
-
-    @property
-    def variadic_input(self) -> bool:
-        """Whether the number of inputs is open."""
-        return any(parameter.variadic for parameter in self.inputs)
-
-    @property
-    def variadic_output(self) -> bool:
-        """Whether the number of outputs is open."""
-        return any(parameter.variadic for parameter in self.outputs)
-
-
-def ir_name(op_type: str, domain: str = "") -> str:
-    """``MatMul`` -> ``mat_mul``; ``com.microsoft`` gets the prefix ``ms_``."""
-    snake = _IRREGULAR.get(op_type) or _WORD_START.sub("_", op_type).lower()
-    return f"ms_{snake}" if domain == MS_DOMAIN else snake
-
 
 _KINDS = {
     defs.OpSchema.AttrType.INT: AttributeKind.INT,
@@ -139,8 +77,6 @@ def _from_registry(schema: defs.OpSchema) -> OpSchema | None:
 @functools.cache
 def all_schemas() -> Mapping[str, OpSchema]:
     """Every operator by its name in the dialect (without ``onnx.``), in the order of the names."""
-    from .ms_schemas import MS_SCHEMAS
-
     newest: dict[str, defs.OpSchema] = {}
     for schema in defs.get_all_schemas_with_history():
         if schema.domain or schema.since_version > OPSET:

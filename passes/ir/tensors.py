@@ -92,7 +92,9 @@ def dense_attribute(array: np.ndarray) -> ir.Attribute:
     array = np.asarray(array)
     name = next((n for n, dtype in DTYPES.items() if dtype == array.dtype), None)
     if name is None or name in ("i4", "ui4"):
-        raise PassError("constant of an unsupported dtype", found=str(array.dtype), expected=", ".join(DTYPES))
+        raise PassError(
+            "constant of an unsupported dtype", found=str(array.dtype), expected=", ".join(DTYPES)
+        )
     contiguous = np.require(array, requirements="C")
     if name == "i1":
         return ir.DenseElementsAttr.get(contiguous)
@@ -114,7 +116,11 @@ def dense_array(attribute: ir.Attribute) -> np.ndarray:
         count = int(np.prod(shape, dtype=np.int64))
         return np.array([values[i] for i in range(count)], dtype=DTYPES[name]).reshape(shape)
     array = np.array(attribute)
-    return array.view(DTYPES[name]) if array.dtype.itemsize == DTYPES[name].itemsize else array.astype(DTYPES[name])
+    return (
+        array.view(DTYPES[name])
+        if array.dtype.itemsize == DTYPES[name].itemsize
+        else array.astype(DTYPES[name])
+    )
 
 
 def constant_array(value: ir.Value) -> np.ndarray | None:

@@ -1,0 +1,124 @@
+"""A step bound for one shape: every tensor in place, so that running it is a C call a stage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .counters import SessionCounters
+from .device import DeviceLocation
+from .errors import PlanError
+from .manifest import ArgumentRole
+from .ort import Binding, Tensor, carrier
+from .step_inputs import StepInputs
+from .step_program import StageProgram, StepProgram, StepShape
+from .storage import Storage
+
+__all__ = ["BoundStep"]
+
+KvBuffers = Mapping[tuple[int, str], Storage]
+
+
+class BoundStep:
+    """IO bindings of all stages for one (batch, sequence, logits, capacity).
+
+    ``logits`` is a numpy-owned host array ``[batch, n, vocab]`` that :meth:`run` overwrites: the copy from
+    the program's own result tensor is the plan's copy edge to the host.
+    """
+
+    __slots__ = ("_counters", "_program", "_result", "_runs", "bindings", "inputs", "logits", "shape")
+
+    def __init__(
+        self, program: StepProgram, shape: StepShape, kv: KvBuffers, counters: SessionCounters
+    ) -> None:
+        self._program = program
+        self._counters = counters
+        self.shape = shape
+        self.inputs = StepInputs(shape.batch, shape.sequence, shape.logits)
+        values: dict[tuple[int, str], Tensor] = {}  # stage values by (stage, name), sources and targets
+        self.bindings: list[Binding] = []
+        for i, stage in enumerate(program.stages):
+            self.bindings.append(self._bind_stage(i, stage, values))
+        self.bind_kv(kv)
+        copies: dict[int, list[tuple[Tensor, Tensor]]] = {}
+        for edge in program.copies:
+            assert edge.target_stage is not None
+            pair = (values[edge.target_stage, edge.target], values[edge.source_stage, edge.source])
+            copies.setdefault(edge.source_stage, []).append(pair)
+        self._runs = _schedule(self.bindings, copies)
+        self._result = values[program.logits_stage, program.logits_name]
+        self.logits: NDArray[np.float32] = np.zeros(self._result.shape, dtype=np.float32)
+        counters.bindings_made += len(self.bindings)
+        counters.bind_calls += sum(b.bind_calls for b in self.bindings)
+
+    def _bind_stage(self, index: int, stage: StageProgram, values: dict[tuple[int, str], Tensor]) -> Binding:
+        binding = stage.program.binding()
+        for argument in stage.stage.inputs:
+            if argument.role is ArgumentRole.KV:
+                continue
+            if argument.role is ArgumentRole.STAGE_VALUE:
+                tensor = self._buffer(argument.dtype, self._program.resolve(argument, self.shape), stage.location)
+                values[index, argument.name] = tensor
+            else:
+                tensor = self.inputs.tensor(argument.role, stage.location)
+            binding.bind_input(argument.name, tensor)
+        for argument in stage.stage.outputs:
+            if argument.role is ArgumentRole.KV:
+                continue
+            tensor = self._buffer(argument.dtype, self._program.resolve(argument, self.shape), stage.location)
+            values[index, argument.name] = tensor
+            binding.bind_output(argument.name, tensor)
+        return binding
+
+    @staticmethod
+    def _buffer(dtype: str, shape: tuple[int, ...], location: DeviceLocation) -> Tensor:
+        """A result's memory. On the host numpy owns it: a view of ONNX Runtime's would die with it."""
+        if location.ort_device[0] == "cpu":
+            return Tensor.over(np.zeros(shape, dtype=carrier(dtype)), dtype)
+        return Tensor.empty(shape, dtype, location)
+
+    def bind_kv(self, kv: KvBuffers) -> None:
+        """Bind every KV slot, input and output to one tensor."""
+        for slot in self._program.slots:
+            tensor = kv[slot.layer, slot.which].tensor
+            for stage, binding in zip(self._program.stages, self.bindings, strict=True):
+                if any(a.name == slot.input for a in stage.stage.inputs):
+                    binding.bind_in_place(slot.input, slot.output, tensor)
+                    assert binding.bound_input(slot.input) is binding.bound_output(slot.output)
+
+    def rebind_kv(self, kv: KvBuffers) -> None:
+        """Bind other buffers of the same layout; everything else stays bound."""
+        before = sum(b.bind_calls for b in self.bindings)
+        self.bind_kv(kv)
+        self._counters.bind_calls += sum(b.bind_calls for b in self.bindings) - before
+
+    @property
+    def effective_target(self) -> Tensor:
+        """The logits on the program's device, before their copy to the host."""
+        return self._result
+
+    def run(self) -> NDArray[np.float32]:
+        """Run all stages and bring the logits to the host. Raises PlanError."""
+        try:
+            for run in self._runs:
+                run()
+        except Exception as error:
+            raise PlanError(
+                "ONNX Runtime failed while running the plan.", found=str(error).strip()[:400]
+            ) from None
+        self._result.copy_to_float32(self.logits)
+        return self.logits
+
+
+def _schedule(
+    bindings: list[Binding], copies: dict[int, list[tuple[Tensor, Tensor]]]
+) -> tuple[Callable[[], None], ...]:
+    """Stages in order, each followed by the copies that leave it."""
+    runs: list[Callable[[], None]] = []
+    for i, binding in enumerate(bindings):
+        runs.append(binding.run)
+        for target, source in copies.get(i, []):
+            runs.append(lambda target=target, source=source: target.copy_from(source))
+    return tuple(runs)

@@ -1,0 +1,387 @@
+"""A held decode: bound once, then a token is two integers written and one run.
+
+The way of a token, top to bottom: :meth:`DecodeSession.realize_token` checks that the cache is still the
+one it is bound to, writes the token and its position into the bound arrays, runs, and the logits are on the
+host. Nothing is bound, looked up or allocated.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import SupportsIndex
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .bound_step import BoundStep
+from .counters import SessionCounters
+from .device import DeviceKind
+from .errors import CapacityExceeded, LayoutError, RequestError
+from .kv_cache import KvCache
+from .kv_geometry import KvWhich
+from .kv_state import KvState
+from .ort import Tensor
+from .rebind import KvRebindSource, RebindBusy, RebindReason, RebindRefusal, collect, hold
+from .step_program import StepProgram, StepShape
+from .storage import Storage
+from .validity import PlanKey, PlanValidity, StaleCache, compare
+
+__all__ = ["DecodeSession"]
+
+_HELD_PREFILLS = 4
+_HELD_LOGITS = 8  # a binding that returns more positions' logits is large: used once and dropped
+
+Tokens = Sequence[int] | NDArray[np.integer]
+
+
+class DecodeSession:
+    """One request's decode over a plan and a cache. Calls from several threads take turns.
+
+    Returned logits are a read-only view of a host array that the session owns and the next call overwrites;
+    copy them to keep them.
+    """
+
+    __slots__ = (
+        "_cache",
+        "_foreign",
+        "_held",
+        "_kv",
+        "_lock",
+        "_prefills",
+        "_program",
+        "_row",
+        "_shape_key",
+        "_state",
+        "_step",
+        "_vocab",
+        "counters",
+    )
+
+    def __init__(self, program: StepProgram, cache: KvCache) -> None:
+        """Use :meth:`planonce.runtime.Plan.open`. Raises LayoutError when the cache does not fit the plan."""
+        self._program = program
+        self._lock = threading.RLock()
+        self._shape_key = program.manifest.shape_key
+        self._vocab = program.manifest.model.vocab_size
+        self.counters = SessionCounters()
+        with cache.state.lock:
+            self._kv = _slots_for(program, cache)
+            self._cache: KvCache | None = cache
+            self._foreign: KvRebindSource | None = None
+            self._state = cache.state
+            self._held = self._key_of(cache, 1)
+            self._claim(cache.state)
+        self._step = BoundStep(program, self._shape(1, 1), self._kv, self.counters)
+        self._row: NDArray[np.float32] = self._step.logits[0, 0]
+        self._row = self._row.view()
+        self._row.flags.writeable = False
+        self._prefills: OrderedDict[tuple[int, int], BoundStep] = OrderedDict()
+
+    # --- tokens -------------------------------------------------------------------------------------
+
+    def realize_token(self, token: SupportsIndex | Tokens) -> NDArray[np.float32]:
+        """Feed one token at the cache's live length; its logits ``[vocab]``.
+
+        Raises RequestError (token), CapacityExceeded, StaleCache, all before anything is touched.
+        """
+        value = token if type(token) is int else _one_token(token)
+        if not 0 <= value < self._vocab:
+            raise self._bad_token(value)
+        with self._lock, self._state.lock:
+            state = self._state
+            if state.alloc_id != self._held.alloc_id or state.shape_key != self._shape_key or self._foreign:
+                self._check_unchanged()
+            position = state.length
+            if position >= self._held.max_seq_len:
+                raise self._full(1)
+            if state.host_dirty:
+                self._upload()
+            step, counters = self._step, self.counters
+            step.inputs.set_one(value, position)
+            step.run()
+            # After the run: an interrupted or failed step leaves the length, and so the cache, as it was.
+            state.length = position + 1
+            state.steps += 1
+            counters.runs += len(step.bindings)
+            counters.host_copies += 1
+            counters.realize_count += 1
+            counters.tokens += 1
+            return self._row
+
+    def prefill(self, tokens: Tokens, *, chunk: int = 512, num_logits: int = 1) -> NDArray[np.float32]:
+        """Feed a prompt in chunks; logits of its last ``num_logits`` tokens, ``[num_logits, vocab]``, a copy.
+
+        Raises RequestError, CapacityExceeded, StaleCache before anything is touched.
+        """
+        ids = np.asarray(tokens)
+        n = int(ids.shape[0]) if ids.ndim == 1 else 0
+        if n == 0 or ids.dtype.kind not in "iu":
+            raise RequestError(
+                "A prompt must be a non-empty list of token ids.", found=f"{ids.dtype} {list(ids.shape)}"
+            )
+        if not 1 <= num_logits <= n or chunk < 1:
+            raise RequestError(
+                "num_logits or chunk is out of range.", found=f"{num_logits}, {chunk}", expected=f"1..{n}, >= 1"
+            )
+        low, high = int(ids.min()), int(ids.max())
+        if low < 0 or high >= self._vocab:
+            raise self._bad_token(low if low < 0 else high)
+        result = np.empty((num_logits, self._vocab), dtype=np.float32)
+        first_wanted = n - num_logits
+        with self._lock, self._state.lock:
+            state = self._state
+            self._check_unchanged()
+            if state.length + n > self._held.max_seq_len:
+                raise self._full(n)
+            if state.host_dirty:
+                self._upload()
+            for start in range(0, n, chunk):
+                stop = min(start + chunk, n)
+                logits_from = min(max(first_wanted, start), stop - 1)
+                wanted = logits_from >= first_wanted
+                logits = self._run_chunk(ids[start:stop], logits_from - start)
+                if wanted:
+                    result[logits_from - first_wanted : stop - first_wanted] = logits
+        return result
+
+    def _run_chunk(self, ids: NDArray[np.integer], logits_from: int) -> NDArray[np.float32]:
+        state, counters = self._state, self.counters
+        size = len(ids)
+        step = self._bound(size, size - logits_from)
+        step.inputs.set_chunk(ids, state.length, logits_from)
+        logits = step.run()[0]
+        state.length += size
+        state.steps += 1
+        counters.runs += len(step.bindings)
+        counters.host_copies += 1
+        counters.realize_count += 1
+        counters.tokens += size
+        return logits
+
+    def _bound(self, size: int, logits: int) -> BoundStep:
+        """The held binding for this shape, or a new one over the same buffers."""
+        if (size, logits) == (1, 1):
+            return self._step
+        step = self._prefills.get((size, logits))
+        if step is None:
+            step = BoundStep(self._program, self._shape(size, logits), self._kv, self.counters)
+            if logits > _HELD_LOGITS:
+                return step
+            self._prefills[size, logits] = step
+            if len(self._prefills) > _HELD_PREFILLS:
+                self._prefills.popitem(last=False)
+        self._prefills.move_to_end((size, logits))
+        return step
+
+    # --- what it holds ------------------------------------------------------------------------------
+
+    @property
+    def cache(self) -> KvCache | None:
+        """The cache it decodes into; None after a re-bind to another kind of source."""
+        return self._cache
+
+    @property
+    def position(self) -> int:
+        """Live positions, which is where the next token goes."""
+        return self._state.length
+
+    @property
+    def capacity(self) -> int:
+        return self._held.max_seq_len
+
+    @property
+    def logits(self) -> NDArray[np.float32]:
+        """The last decoded token's logits ``[vocab]`` on the host, after the plan's copy."""
+        return self._row
+
+    @property
+    def effective_target(self) -> Tensor:
+        """The last decoded token's logits ``[1, 1, vocab]`` on the program's device, before the copy."""
+        return self._step.effective_target
+
+    # --- validity and re-bind -----------------------------------------------------------------------
+
+    def validity_for(
+        self, cache: KvCache, *, sequence: int = 1, shape_key: str | None = None
+    ) -> PlanValidity:
+        """Whether this session may serve ``cache`` as it is, after a re-bind, or not at all.
+
+        ``shape_key``: of the plan the caller wants run; by default whichever filled the cache.
+        """
+        with cache.state.lock:
+            return compare(self._held, self._key_of(cache, sequence, shape_key))
+
+    def is_valid_for(self, cache: KvCache, *, sequence: int = 1, shape_key: str | None = None) -> bool:
+        """``validity_for(...) is PlanValidity.VALID``."""
+        return self.validity_for(cache, sequence=sequence, shape_key=shape_key) is PlanValidity.VALID
+
+    def rebind_kv(self, source: KvRebindSource, *, length: int = 0) -> RebindRefusal | None:
+        """Decode into ``source`` from the next token on; None when done, else why not, nothing changed.
+
+        A :class:`KvCache` brings its own live length; ``length`` is for other sources.
+        """
+        if not self._lock.acquire(blocking=False):
+            return RebindRefusal(RebindReason.BUSY)
+        try:
+            before = source.alloc_id()
+            found = collect(self._kv, source, [w.value for w in KvWhich])
+            if isinstance(found, RebindRefusal):
+                return found
+            held = hold(found.values())
+            if held is None:
+                return RebindRefusal(RebindReason.BUSY)
+            with held:
+                if source.alloc_id() != before:  # changed between the proof and the lock
+                    return RebindRefusal(RebindReason.BUSY)
+                return self._rebind(source, found, length)
+        except RebindBusy:
+            return RebindRefusal(RebindReason.BUSY)
+        finally:
+            self._lock.release()
+
+    def _rebind(
+        self, source: KvRebindSource, found: dict[tuple[int, str], Storage], length: int
+    ) -> RebindRefusal | None:
+        cache = source if isinstance(source, KvCache) else None
+        state = cache.state if cache is not None else KvState()
+        if cache is not None and state.length and state.shape_key not in (None, self._shape_key):
+            return RebindRefusal(
+                RebindReason.OTHER_MODEL, baked=self._shape_key, incoming=state.shape_key
+            )
+        if cache is None and not 0 <= length <= self._held.max_seq_len:
+            raise CapacityExceeded(
+                "The live length does not fit.", found=str(length), expected=f"<= {self._held.max_seq_len}"
+            )
+        try:
+            self._step.rebind_kv(found)
+        except BaseException:
+            self._step.rebind_kv(self._kv)
+            raise
+        self._kv = found
+        self._prefills.clear()  # they hold the old buffers
+        self._cache = cache
+        self._foreign = None if cache is not None else source
+        if cache is None:
+            state.length = length
+            state.alloc_id = source.alloc_id()
+        self._state = state
+        self._claim(state)
+        key = self._held
+        self._held = PlanKey(
+            key.sequence, key.max_seq_len, key.n_layers, key.cache_dtype, key.shape_key, state.alloc_id
+        )
+        self.counters.rebinds += 1
+        return None
+
+    # --- helpers ------------------------------------------------------------------------------------
+
+    def _shape(self, sequence: int, logits: int) -> StepShape:
+        return StepShape(1, sequence, logits, self._held.max_seq_len)
+
+    def _key_of(self, cache: KvCache, sequence: int, shape_key: str | None = None) -> PlanKey:
+        state = cache.state
+        filled_by = state.shape_key if state.length and state.shape_key else self._shape_key
+        return PlanKey(
+            sequence=sequence,
+            max_seq_len=cache.capacity,
+            n_layers=cache.n_layers,
+            cache_dtype="+".join(cache.geometry.dtypes),
+            shape_key=filled_by if shape_key is None else shape_key,
+            alloc_id=state.alloc_id,
+        )
+
+    def _claim(self, state: KvState) -> None:
+        """Name this plan as the one whose KV the cache holds; an empty cache may change hands."""
+        if state.length and state.shape_key not in (None, self._shape_key):
+            raise LayoutError(
+                "The cache was filled by another model.",
+                found=str(state.shape_key),
+                expected=self._shape_key,
+                todo="Use a cache of this plan, or truncate it to 0.",
+            )
+        state.shape_key = self._shape_key
+
+    def _check_unchanged(self) -> None:
+        """Raises StaleCache unless the cache is the one that is bound. The guard of every token."""
+        state = self._state
+        current = state.alloc_id if self._foreign is None else self._foreign.alloc_id()
+        if current != self._held.alloc_id:
+            raise StaleCache(
+                "The cache's buffers are not the ones this session is bound to.",
+                found=f"allocation {current}",
+                expected=f"allocation {self._held.alloc_id}",
+                todo="Re-bind the session (rebind_kv), or open a new one over the cache.",
+            )
+        if state.shape_key != self._shape_key:
+            self._claim(state)
+
+    def _upload(self) -> None:
+        if self._cache is not None:
+            self.counters.uploads += self._cache.upload()
+
+    def _bad_token(self, token: int) -> RequestError:
+        return RequestError(
+            "No such token in this model's vocabulary.", found=str(token), expected=f"0..{self._vocab - 1}"
+        )
+
+    def _full(self, wanted: int) -> CapacityExceeded:
+        return CapacityExceeded(
+            "The cache is full.",
+            found=f"{self._state.length} live positions and {wanted} more",
+            expected=f"<= {self._held.max_seq_len}",
+            todo="Truncate the cache, or open a session with a larger capacity.",
+        )
+
+
+def _one_token(token: SupportsIndex | Tokens) -> int:
+    """An int from whatever holds exactly one. Raises RequestError."""
+    if isinstance(token, SupportsIndex) and not isinstance(token, np.ndarray):
+        return int(token)
+    flat = np.asarray(token).reshape(-1)
+    if flat.size != 1 or flat.dtype.kind not in "iu":
+        raise RequestError(
+            "realize_token takes one token.", found=f"{flat.size} of {flat.dtype}", todo="Use prefill for more."
+        )
+    return int(flat[0])
+
+
+def _slots_for(program: StepProgram, cache: KvCache) -> dict[tuple[int, str], Storage]:
+    """Every slot the plan binds, checked against what it was compiled for. Raises LayoutError."""
+    if cache.batch != 1:
+        raise LayoutError("A decode session serves one row.", found=f"batch {cache.batch}", expected="batch 1")
+    specs = {(s.layer, s.which): s for s in program.slots}
+    extra = [(s.layer, s.which.value) for s in cache.geometry.slots if (s.layer, s.which.value) not in specs]
+    if extra:
+        raise LayoutError("The cache has a slot that the plan does not.", found=f"layer {extra[0]}")
+    capacity = cache.capacity
+    if capacity > program.manifest.model.max_seq_len:
+        raise LayoutError(
+            "The cache is larger than the plan can address.",
+            found=str(capacity),
+            expected=f"<= {program.manifest.model.max_seq_len}",
+        )
+    found: dict[tuple[int, str], Storage] = {}
+    for (layer, which), spec in specs.items():
+        storage = cache.slot_storage(layer, which)
+        where = f"layer {layer} {which}"
+        if storage is None:
+            raise LayoutError("The cache lacks a slot that the plan binds.", where=where)
+        expected = (1, spec.n_kv_heads, capacity, spec.head_dim)
+        if storage.shape != expected or storage.dtype != spec.dtype:
+            raise LayoutError(
+                "A slot of the cache does not fit the plan.",
+                found=f"{storage.dtype} {list(storage.shape)}",
+                expected=f"{spec.dtype} {list(expected)}",
+                where=where,
+            )
+        # Caller storage has no proven residency, but ONNX Runtime knows what kind of memory it is.
+        kind = DeviceKind(spec.device.split(":")[0])
+        lies = str(storage.location) if storage.location is not None else storage.tensor.device_type
+        if lies not in (spec.device, kind.value):
+            raise LayoutError(
+                "A slot of the cache lies on another device.", found=lies, expected=spec.device, where=where
+            )
+        found[layer, which] = storage
+    return found

@@ -1,0 +1,184 @@
+"""A loaded plan: immutable, thread-safe, one ONNX Runtime session a stage, one copy of the weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from . import ort
+from .decode_session import DecodeSession
+from .device import DeviceLocation, local_devices
+from .errors import CapacityExceeded, PlanIntegrityError, TopologyChanged
+from .kv_cache import KvCache
+from .kv_geometry import KvGeometry
+from .manifest import Manifest, ModelFacts, Stage
+from .manifest_checks import version_tuple
+from .ort import OrtProgram, ProgramOptions
+from .plan_files import Verify, verify_files
+from .step_program import StageProgram, StepProgram
+from .threads import default_threads
+from .weights_map import map_weights
+
+__all__ = ["DEFAULT_CAPACITY", "Plan"]
+
+DEFAULT_CAPACITY = 2048  # a model's own maximum can be 131072 positions: gigabytes nobody asked for
+
+
+class Plan:
+    """A plan directory, ready to open sessions. Every attribute is fixed at load."""
+
+    __slots__ = ("_step", "directory", "geometry", "manifest", "threads")
+
+    def __init__(self, manifest: Manifest, directory: Path, step: StepProgram, threads: int) -> None:
+        """Use :meth:`load`."""
+        self.manifest = manifest
+        self.directory = directory
+        self.threads = threads
+        self.geometry = KvGeometry.of_specs(manifest.kv_slots)
+        self._step = step
+
+    @staticmethod
+    def load(
+        path: Path | str,
+        *,
+        threads: int | None = None,
+        verify: Verify | str = Verify.STANDARD,
+        devices: Sequence[DeviceLocation] | None = None,
+    ) -> Plan:
+        """Load a plan directory.
+
+        threads: of each stage; by default what the affinity mask and the cgroup allow.
+        verify: by default every file's size, the sha256 of files up to 16 MiB and a sampled digest of larger
+        ones; "full" reads and hashes everything, "size" only looks at sizes (:class:`Verify`).
+        devices: the topology to accept; by default this machine's (:func:`local_devices`).
+        Raises PlanFormatError, PlanIntegrityError, TopologyChanged (before any weight is read), PlanError.
+        """
+        directory = Path(path)
+        level = verify if isinstance(verify, Verify) else Verify(verify)
+        manifest = Manifest.load(directory)
+        _check_version(manifest)
+        _check_topology(manifest, local_devices() if devices is None else devices)
+        verify_files(manifest, directory, level)
+        threads = default_threads() if threads is None else max(1, threads)
+        initializers = map_weights(manifest.checkpoint)
+        stages: list[StageProgram] = []
+        for i, stage in enumerate(manifest.stages):
+            options = ProgramOptions(DeviceLocation.parse(stage.device), threads)
+            program = OrtProgram(directory / stage.program, options, initializers.get(i))
+            _check_program(stage, program)
+            stages.append(StageProgram(stage, program))
+        return Plan(manifest, directory, StepProgram(manifest, tuple(stages)), threads)
+
+    @property
+    def model(self) -> ModelFacts:
+        return self.manifest.model
+
+    @property
+    def shape_key(self) -> str:
+        """Names the computation: family, structure, weights."""
+        return self.manifest.shape_key
+
+    @property
+    def default_capacity(self) -> int:
+        return min(self.model.max_seq_len, DEFAULT_CAPACITY)
+
+    @property
+    def ort_sessions(self) -> int:
+        """ONNX Runtime sessions this plan holds: one a stage, whatever is opened."""
+        return len(self.manifest.stages)
+
+    def kv_bytes(self, capacity: int | None = None) -> int:
+        """Bytes a cache of ``capacity`` positions takes; nothing is allocated."""
+        return self.geometry.nbytes(self.default_capacity if capacity is None else capacity)
+
+    def new_cache(self, capacity: int | None = None) -> KvCache:
+        """A zero-filled cache for this plan. Raises CapacityExceeded, LayoutError, KvMemoryError."""
+        wanted = self.default_capacity if capacity is None else capacity
+        if wanted > self.model.max_seq_len:
+            raise CapacityExceeded(
+                "The plan cannot use a cache of this capacity.",
+                found=str(wanted),
+                expected=f"<= {self.model.max_seq_len}",
+                todo="Ask for less, or compile with a larger --max-seq-len.",
+            )
+        cache = KvCache.for_geometry(self.geometry, wanted)
+        cache.state.shape_key = self.shape_key
+        return cache
+
+    def open(self, cache: KvCache | None = None, *, capacity: int | None = None) -> DecodeSession:
+        """A decode session over ``cache``, or over a new one of ``capacity``.
+
+        Raises LayoutError when the cache does not fit the plan or was filled by another model.
+        """
+        if cache is None:
+            cache = self.new_cache(capacity)
+        elif capacity is not None and capacity != cache.capacity:
+            raise CapacityExceeded(
+                "A cache and another capacity were given.", found=str(capacity), expected=str(cache.capacity)
+            )
+        return DecodeSession(self._step, cache)
+
+    def __repr__(self) -> str:
+        model = self.model
+        return f"Plan({model.architecture}, {model.n_layers} layers, {model.dtype}, {self.threads} threads)"
+
+
+def _check_version(manifest: Manifest) -> None:
+    found = ort.version()
+    if version_tuple(found) < version_tuple(manifest.minimum_onnxruntime):
+        raise PlanIntegrityError(
+            "This plan needs a newer ONNX Runtime: an older one computes some of its operators differently.",
+            found=found,
+            expected=f">= {manifest.minimum_onnxruntime}",
+            todo=f"pip install 'onnxruntime-gpu>={manifest.minimum_onnxruntime}'",
+        )
+
+
+def _check_topology(manifest: Manifest, devices: Sequence[DeviceLocation]) -> None:
+    providers = ort.available_providers()
+    for i, stage in enumerate(manifest.stages):
+        location = DeviceLocation.parse(stage.device)
+        provider = location.kind.provider
+        if location in devices and provider in providers:
+            continue
+        missing = "device" if location not in devices else "provider"
+        raise TopologyChanged(
+            f"The plan was placed on a {missing} that is not there.",
+            found=", ".join(map(str, devices)) if missing == "device" else ", ".join(providers),
+            expected=str(location) if missing == "device" else provider,
+            where=f"stages[{i}]",
+            todo="Compile the plan for this machine's devices.",
+        )
+
+
+def _check_program(stage: Stage, program: OrtProgram) -> None:
+    """The program's own names, dtypes and ranks are what the manifest says. Raises PlanIntegrityError."""
+    for side, arguments, values in (
+        ("input", stage.inputs, program.inputs),
+        ("output", stage.outputs, program.outputs),
+    ):
+        actual = {v.name: v for v in values}
+        listed = {a.name for a in arguments}
+        for name in sorted(actual.keys() ^ listed):
+            known = "the program" if name in actual else "the manifest"
+            raise PlanIntegrityError(
+                f"Program and manifest disagree on an {side}.",
+                found=f"{name} only in {known}",
+                where=stage.program,
+                todo="Compile the plan again.",
+            )
+        for argument in arguments:
+            value = actual[argument.name]
+            same = value.dtype == argument.dtype and len(value.shape) == len(argument.shape)
+            fixed = all(
+                not (isinstance(a, int) and isinstance(v, int)) or a == v
+                for a, v in zip(argument.shape, value.shape, strict=False)
+            )
+            if not (same and fixed):
+                raise PlanIntegrityError(
+                    f"Program and manifest disagree on an {side}'s type.",
+                    found=f"{argument.name}: {value.dtype} {list(value.shape)}",
+                    expected=f"{argument.dtype} {list(argument.shape)}",
+                    where=stage.program,
+                    todo="Compile the plan again.",
+                )
