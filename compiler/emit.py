@@ -173,9 +173,7 @@ class _Emitter:
             name = f"{name}.crossing"
             if (1, order) not in self.stages[source].outputs:
                 self._identity(source, self.names[value], name)
-        argument = Argument(
-            name, ArgumentRole.STAGE_VALUE, dtype_name(value), value_shape(value, (), name)
-        )
+        argument = Argument(name, ArgumentRole.STAGE_VALUE, dtype_name(value), value_shape(value, (), name))
         self.stages[source].outputs[1, order] = argument
         self.stages[stage].inputs[1, order] = argument
         self.copies.append(CopyEdge(source, name, stage, name))

@@ -123,7 +123,7 @@ def _read_op(graph: Graph, op: ir.Operation) -> None:
                     found=op.name,
                     expected="onnx operations, plan.weight and plan.copy",
                     where=str(op.location)[:400],
-                    todo="Let the pipeline lower it (select-attention lowers plan.attention and write_slice).",
+                    todo="Let the pipeline lower it: select-attention lowers attention and KV writes.",
                 )
             for result in op.results:
                 graph.producer[result] = len(graph.ops)

@@ -41,7 +41,9 @@ def assign_stages(nodes: Sequence[StageNode]) -> StageAssignment:
     """
     levels = _earliest_levels(nodes)
     _sink(nodes, levels)
-    keys = sorted({(level, node.device) for node, level in zip(nodes, levels, strict=True) if not node.is_copy})
+    keys = sorted(
+        {(level, node.device) for node, level in zip(nodes, levels, strict=True) if not node.is_copy}
+    )
     index = {key: i for i, key in enumerate(keys)}
     stage_of = tuple(
         -1 if node.is_copy else index[level, node.device] for node, level in zip(nodes, levels, strict=True)

@@ -14,7 +14,7 @@ from planonce.runtime.errors import UnsupportedModel
 
 from .trace import STEP_INPUTS, TracedModel
 
-__all__ = ["MAX_LITERAL_ELEMENTS", "import_program"]
+__all__ = ["MAX_LITERAL_ELEMENTS", "drop_assertions", "import_program"]
 
 # A buffer that is in no checkpoint must be in the IR; a larger one would make it unreadable and slow.
 MAX_LITERAL_ELEMENTS = 65536
@@ -82,7 +82,7 @@ def import_program(traced: TracedModel, context: ir.Context) -> ir.Module:
     torch.bind_symbolic_shape, argument and result roles as plan.* attributes, and the model's Python
     lines as locations. No weight value is read."""
     program = traced.exported_program
-    _drop_assertions(program)
+    drop_assertions(program)
     importer = FxImporter(context=context, hooks=_Weights(traced))
     with context:
         func = importer.import_program(program, func_name="step", import_symbolic_shape_expressions=True)
@@ -92,7 +92,8 @@ def import_program(traced: TracedModel, context: ir.Context) -> ir.Module:
     return importer.module
 
 
-def _drop_assertions(program: ExportedProgram) -> None:
+def drop_assertions(program: ExportedProgram) -> None:
+    """Remove the checks that torch.export leaves in a program."""
     for node in list(program.graph.nodes):
         target = node.target
         if isinstance(target, torch._ops.OpOverload) and target._schema.name in _ASSERTIONS:

@@ -100,10 +100,11 @@ class PlanDirectory:
         with self.create(name) as file:
             file.write(data)
 
-    def adopt(self, source: Path, name: str, *, sha256: str | None = None) -> bool:
+    def adopt(self, source: Path, name: str, *, sha256: str | None = None, on_copy_of: int = 0) -> bool:
         """Make ``source`` a file of the plan: hard-linked, or copied where a link is impossible.
 
         ``sha256`` (of the whole source, if known) saves reading it. Returns whether it was linked.
+        A copy is not begun unless it and ``on_copy_of`` more bytes have room.
         """
         source, path = source.resolve(), self.path / name
         try:
@@ -116,6 +117,7 @@ class PlanDirectory:
                 else:
                     self._records[name] = record_of(path, name, sha256)
                     return True
+            require_free_space(self.path, source.stat().st_size + on_copy_of)
             with source.open("rb") as original, self.create(name) as copy:
                 while chunk := original.read(COPY_CHUNK):
                     copy.write(chunk)

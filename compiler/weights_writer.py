@@ -2,16 +2,16 @@
 
 A tensor that a ``.safetensors`` file already holds in the wanted dtype and layout is used where it is:
 the file is linked into the plan (or, by reference, stays with the checkpoint). Everything else goes to
-``weights.bin``, one tensor in memory at a time.
+``weights.bin``, a slice of one tensor in memory at a time.
 """
 
 from __future__ import annotations
 
 import enum
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Protocol
 
 import numpy as np
@@ -51,7 +51,7 @@ class WeightSource(Protocol):
 
     def __getitem__(self, name: str, /) -> WeightEntryLike: ...
 
-    def read(self, name: str, dtype: str) -> np.ndarray: ...
+    def chunks(self, name: str, dtype: str) -> Iterator[np.ndarray]: ...
 
     def raw_location(self, name: str, dtype: str) -> tuple[Path, int, int] | None: ...
 
@@ -84,21 +84,28 @@ class Placement:
 
 
 def place(
-    uses: Sequence[TensorUse], weights: WeightSource, mode: WeightMode, *, root: Path | None = None
+    uses: Mapping[str, Sequence[int]],
+    tensors: Sequence[TensorUse],
+    weights: WeightSource,
+    mode: WeightMode,
+    *,
+    file_name: Callable[[Path], str],
 ) -> Placement:
-    """Decide where the data of ``uses`` lies. Reads no data. ``root``: the checkpoint's directory.
+    """Decide where the data of ``tensors`` lies. Reads no data.
 
+    ``uses``: the stages of each tensor. ``file_name``: a checkpoint file's name relative to the
+    checkpoint's root, which is not its path's where that is a link into a download cache.
     Raises CheckpointError for a weight that is missing or of another shape than the program's.
     """
-    uses = _checked(uses, weights)
-    usable = _usable_as_they_lie(uses, weights, mode)
+    tensors = _checked(tensors, weights)
+    usable = _usable_as_they_lie(tensors, weights, mode, file_name)
     links: dict[str, Path] = {}
     names: dict[Path, str] = {}
     locations: dict[str, Location] = {}
     references: list[WeightReference] = []
     written: list[TensorUse] = []
     end = 0
-    for use in uses:
+    for use in tensors:
         raw = usable.get(use.name)
         if raw is None:
             start = -(-end // ALIGNMENT) * ALIGNMENT
@@ -108,12 +115,15 @@ def place(
             continue
         path, offset, nbytes = raw
         if mode is WeightMode.REFERENCE:
-            assert root is not None
-            name = path.relative_to(root).as_posix()
-            references.append(WeightReference(use.name, name, offset, nbytes, use.dtype, use.shape))
+            name = file_name(path)
+            references += [
+                WeightReference(use.name, name, offset, nbytes, use.dtype, use.shape, stage)
+                for stage in uses[use.name]
+            ]
         else:
-            name = names.get(path) or _unused_name(path.name, links)
-            names[path] = name
+            if path not in names:
+                names[path] = _unused_name(PurePosixPath(file_name(path)).name, links)
+            name = names[path]
             links[name] = path
         locations[use.name] = Location(name, offset, nbytes)
     return Placement(locations, links, tuple(written), end, tuple(references))
@@ -122,33 +132,31 @@ def place(
 def write_tensors(
     placement: Placement, weights: WeightSource, file: PlanFile, progress: Progress | None = None
 ) -> None:
-    """Stream what ``placement`` lays out anew into ``file``; at most one tensor is in memory.
+    """Stream what ``placement`` lays out anew into ``file``, slice by slice.
 
     Raises CheckpointError when the checkpoint cannot give a tensor, OSError when it cannot be written.
     """
     for use in placement.written:
         file.pad_to(placement.locations[use.name].offset)
-        array = use.constant if use.weight is None else weights.read(use.weight, use.dtype)
-        assert array is not None
-        if array.shape != use.shape or array.nbytes != use.nbytes:
+        start = file.position
+        if use.weight is None:
+            assert use.constant is not None
+            slices: Iterable[np.ndarray] = (use.constant,)
+        else:
+            slices = weights.chunks(use.weight, use.dtype)
+        for array in slices:
+            # Bytes, because the buffer protocol does not know bfloat16; a view, because it may be large.
+            data = memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+            file.write(data)
+            if progress is not None:
+                progress.advance(len(data), use.weight or use.name)
+        if file.position - start != use.nbytes:
             raise CheckpointError(
-                "A weight was read with another shape than its index says.",
+                "A weight was read with another size than its index says.",
                 where=use.name,
-                found=f"{list(array.shape)}, {array.nbytes} bytes",
-                expected=f"{list(use.shape)} {use.dtype}",
+                found=f"{file.position - start} bytes",
+                expected=f"{use.nbytes} bytes ({list(use.shape)} {use.dtype})",
             )
-        _write_array(file, array, use.weight or use.name, progress)
-
-
-def _write_array(file: PlanFile, array: np.ndarray, note: str, progress: Progress | None) -> None:
-    # Bytes, because the buffer protocol does not know bfloat16; a view, because it may be a gigabyte.
-    flat = memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
-    step = 1 << 24
-    for start in range(0, len(flat), step):
-        chunk = flat[start : start + step]
-        file.write(chunk)
-        if progress is not None:
-            progress.advance(len(chunk), note)
 
 
 def _checked(uses: Iterable[TensorUse], weights: WeightSource) -> list[TensorUse]:
@@ -180,13 +188,16 @@ def _checked(uses: Iterable[TensorUse], weights: WeightSource) -> list[TensorUse
 
 
 def _usable_as_they_lie(
-    uses: Iterable[TensorUse], weights: WeightSource, mode: WeightMode
+    tensors: Iterable[TensorUse],
+    weights: WeightSource,
+    mode: WeightMode,
+    file_name: Callable[[Path], str],
 ) -> dict[str, tuple[Path, int, int]]:
     usable: dict[str, tuple[Path, int, int]] = {}
     used: defaultdict[Path, int] = defaultdict(int)
-    for use in uses:
+    for use in tensors:
         raw = None if use.weight is None else weights.raw_location(use.weight, use.dtype)
-        if raw is None or raw[0].suffix != ".safetensors" or raw[2] != use.nbytes:
+        if raw is None or not file_name(raw[0]).endswith(".safetensors") or raw[2] != use.nbytes:
             continue
         usable[use.name] = raw
         used[raw[0]] += raw[2]

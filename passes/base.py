@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 from torch_mlir import ir
 
@@ -19,14 +19,19 @@ class Pass(Protocol):
     """A transformation or check of a whole module.
 
     A pass is a frozen, slotted dataclass whose fields are its options (bool, int, float, str, an Enum or
-    ``tuple[str, ...]``), declared with ``option``. It keeps no state between runs and no IR object.
-    Its docstring is its page in the documentation.
+    ``tuple[str, ...]``), declared with ``option``; ``name`` and ``summary`` are class variables. It keeps
+    no state between runs and no IR object. Its docstring is its page in the documentation.
     """
 
-    __slots__ = ()
+    @property
+    def name(self) -> str:
+        """Its name in pipelines and in the registry."""
+        ...
 
-    name: ClassVar[str]
-    summary: ClassVar[str]
+    @property
+    def summary(self) -> str:
+        """One line for listings."""
+        ...
 
     def run(self, module: ir.Module, remarks: Remarks) -> bool:
         """Change the module in place; True when anything changed. A second run must change nothing.

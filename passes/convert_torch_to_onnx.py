@@ -159,11 +159,14 @@ class _Conversion:
         if any(_holds_refused(argument) for argument in arguments):
             self._map_results(low, op, [_REFUSED] * len(op.results))
             return
-        scalar = _SCALARS.get(op.name)
-        if scalar is not None:
-            self._map_results(low, op, scalar(low, op, arguments))
-            return
         name = op.name
+        scalar = _SCALARS.get(name)
+        if scalar is not None:
+            try:
+                self._map_results(low, op, scalar(low, op, arguments))
+            except NotLowered as reason:
+                self._refuse(low, op, f"{name}: {reason}")
+            return
         if name == "torch.operator":
             name = ir.StringAttr(op.attributes["name"]).value
         lower = self.table.find(name)
@@ -246,6 +249,13 @@ def _arithmetic(apply: Callable[[Size, Size], Size]) -> _Scalar:
     return scalar
 
 
+def _quotient(left: Size, right: Size) -> Size:
+    found = left.divided_by(right)
+    if found is None:
+        raise NotLowered(f"({left}) / ({right}) is no whole number for every size")
+    return found
+
+
 _SCALARS: dict[str, _Scalar] = {
     "torch.constant.int": _constant(lambda attribute: ir.IntegerAttr(attribute).value),
     "torch.constant.float": _constant(lambda attribute: ir.FloatAttr(attribute).value),
@@ -257,6 +267,7 @@ _SCALARS: dict[str, _Scalar] = {
     "torch.aten.add.int": _arithmetic(lambda left, right: left + right),
     "torch.aten.sub.int": _arithmetic(lambda left, right: left - right),
     "torch.aten.mul.int": _arithmetic(lambda left, right: left * right),
+    "torch.aten.floordiv.int": _arithmetic(_quotient),
     "torch.prim.ListConstruct": lambda low, op, arguments: [arguments],
     "torch.prim.ListUnpack": lambda low, op, arguments: arguments[0],
 }

@@ -46,7 +46,8 @@ def passes_page() -> str:
 
 def _section(name: str) -> str:
     text = inspect.getdoc(load_pass_class(name)) or ""
-    lines = ["", f"## {name}", "", f"{pass_summary(name)}.", "", text, ""]
+    summary = pass_summary(name)
+    lines = ["", f"## {name}", "", f"{summary[:1].upper()}{summary[1:]}.", "", text, ""]
     options = pass_options(name)
     if options:
         lines += ["| option | type | default | |", "|---|---|---|---|"]

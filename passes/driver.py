@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,7 +52,7 @@ class PipelineReport:
 
 def run_pipeline(
     module: ir.Module,
-    pipeline: Pipeline | str,
+    pipeline: Pipeline | str | Sequence[Pass],
     *,
     print_ir_after_all: Callable[[str], None] | None = None,
     on_pass: Callable[[str, int, int], None] | None = None,
@@ -70,10 +70,8 @@ def run_pipeline(
     refuses. Any other exception of a pass is its bug: it passes through with a note that says where the
     reproducer lies (in ``reproducer_dir``, default the system's temporary directory).
     """
-    if isinstance(pipeline, str):
-        pipeline = Pipeline.parse(pipeline)
-    expanded = pipeline.expanded()
-    passes = pipeline.passes()
+    passes = _passes(pipeline)
+    expanded = Pipeline.of(passes)
     remarks = Remarks()
     runs: list[PassRun] = []
     if verify:
@@ -98,6 +96,12 @@ def run_pipeline(
         if print_ir_after_all is not None:
             print_ir_after_all(f"// ----- IR after {pass_.name} -----\n{print_module(module)}")
     return PipelineReport(str(expanded), tuple(runs), tuple(remarks.items))
+
+
+def _passes(pipeline: Pipeline | str | Sequence[Pass]) -> Sequence[Pass]:
+    if isinstance(pipeline, str):
+        pipeline = Pipeline.parse(pipeline)
+    return pipeline.passes() if isinstance(pipeline, Pipeline) else pipeline
 
 
 def _run_one(

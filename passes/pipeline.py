@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from planonce.runtime.errors import PassError
@@ -59,14 +60,10 @@ class Pipeline:
         """Make every pass. Raises PassError on an unknown pass, option or value, before anything runs."""
         return [create_pass(call.name, dict(call.options)) for call in self.calls]
 
-    def expanded(self) -> Pipeline:
-        """The same pipeline with every option spelled out, as the manifest records it."""
-        return Pipeline(
-            tuple(
-                PassCall(call.name, tuple(option_values(pass_).items()))
-                for call, pass_ in zip(self.calls, self.passes(), strict=True)
-            )
-        )
+    @staticmethod
+    def of(passes: Iterable[Pass]) -> Pipeline:
+        """The pipeline of these passes with every option spelled out, as the manifest records it."""
+        return Pipeline(tuple(PassCall(p.name, tuple(option_values(p).items())) for p in passes))
 
 
 def _quote(value: str) -> str:

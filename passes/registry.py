@@ -80,12 +80,12 @@ def load_pass_class(name: str) -> type[Pass]:
         )
     module_name, class_name = PASSES[name].split(":")
     module = importlib.import_module(f".{module_name}", __package__)
-    found: type[Pass] = getattr(module, class_name)
+    found: Any = getattr(module, class_name)
     if found.name != name:
         raise PassError(
             f"pass table: {PASSES[name]} is registered under another name", found=name, expected=found.name
         )
-    if not dataclasses.is_dataclass(found):
+    if not hasattr(found, "__dataclass_fields__"):
         raise PassError(f"pass table: {PASSES[name]} is not a dataclass", found=str(found))
     return found
 
@@ -128,7 +128,7 @@ def pass_options(name: str) -> tuple[OptionInfo, ...]:
 
 def pass_summary(name: str) -> str:
     """One line about a pass. Raises PassError when the name is unknown."""
-    return CPP_PASSES[name] if name in CPP_PASSES else load_pass_class(name).summary
+    return CPP_PASSES[name] if name in CPP_PASSES else create_pass(name).summary
 
 
 def option_values(pass_: Pass) -> dict[str, str]:

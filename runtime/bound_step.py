@@ -59,7 +59,9 @@ class BoundStep:
             if argument.role is ArgumentRole.KV:
                 continue
             if argument.role is ArgumentRole.STAGE_VALUE:
-                tensor = self._buffer(argument.dtype, self._program.resolve(argument, self.shape), stage.location)
+                tensor = self._buffer(
+                    argument.dtype, self._program.resolve(argument, self.shape), stage.location
+                )
                 values[index, argument.name] = tensor
             else:
                 tensor = self.inputs.tensor(argument.role, stage.location)
@@ -82,11 +84,9 @@ class BoundStep:
     def bind_kv(self, kv: KvBuffers) -> None:
         """Bind every KV slot, input and output to one tensor."""
         for slot in self._program.slots:
-            tensor = kv[slot.layer, slot.which].tensor
-            for stage, binding in zip(self._program.stages, self.bindings, strict=True):
-                if any(a.name == slot.input for a in stage.stage.inputs):
-                    binding.bind_in_place(slot.input, slot.output, tensor)
-                    assert binding.bound_input(slot.input) is binding.bound_output(slot.output)
+            binding = self.bindings[self._program.stage_of[slot.input]]
+            binding.bind_in_place(slot.input, slot.output, kv[slot.layer, slot.which].tensor)
+            assert binding.bound_input(slot.input) is binding.bound_output(slot.output)
 
     def rebind_kv(self, kv: KvBuffers) -> None:
         """Bind other buffers of the same layout; everything else stays bound."""

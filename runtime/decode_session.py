@@ -123,7 +123,9 @@ class DecodeSession:
             )
         if not 1 <= num_logits <= n or chunk < 1:
             raise RequestError(
-                "num_logits or chunk is out of range.", found=f"{num_logits}, {chunk}", expected=f"1..{n}, >= 1"
+                "num_logits or chunk is out of range.",
+                found=f"{num_logits}, {chunk}",
+                expected=f"1..{n}, >= 1",
             )
         low, high = int(ids.min()), int(ids.max())
         if low < 0 or high >= self._vocab:
@@ -247,9 +249,7 @@ class DecodeSession:
         cache = source if isinstance(source, KvCache) else None
         state = cache.state if cache is not None else KvState()
         if cache is not None and state.length and state.shape_key not in (None, self._shape_key):
-            return RebindRefusal(
-                RebindReason.OTHER_MODEL, baked=self._shape_key, incoming=state.shape_key
-            )
+            return RebindRefusal(RebindReason.OTHER_MODEL, baked=self._shape_key, incoming=state.shape_key)
         if cache is None and not 0 <= length <= self._held.max_seq_len:
             raise CapacityExceeded(
                 "The live length does not fit.", found=str(length), expected=f"<= {self._held.max_seq_len}"
@@ -342,7 +342,9 @@ def _one_token(token: SupportsIndex | Tokens) -> int:
     flat = np.asarray(token).reshape(-1)
     if flat.size != 1 or flat.dtype.kind not in "iu":
         raise RequestError(
-            "realize_token takes one token.", found=f"{flat.size} of {flat.dtype}", todo="Use prefill for more."
+            "realize_token takes one token.",
+            found=f"{flat.size} of {flat.dtype}",
+            todo="Use prefill for more.",
         )
     return int(flat[0])
 
@@ -350,7 +352,9 @@ def _one_token(token: SupportsIndex | Tokens) -> int:
 def _slots_for(program: StepProgram, cache: KvCache) -> dict[tuple[int, str], Storage]:
     """Every slot the plan binds, checked against what it was compiled for. Raises LayoutError."""
     if cache.batch != 1:
-        raise LayoutError("A decode session serves one row.", found=f"batch {cache.batch}", expected="batch 1")
+        raise LayoutError(
+            "A decode session serves one row.", found=f"batch {cache.batch}", expected="batch 1"
+        )
     specs = {(s.layer, s.which): s for s in program.slots}
     extra = [(s.layer, s.which.value) for s in cache.geometry.slots if (s.layer, s.which.value) not in specs]
     if extra:

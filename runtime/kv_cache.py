@@ -7,7 +7,7 @@ and per-slot versions. Capacity is how much fits, length is how much is live; no
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from .dtypes import ITEM_SIZE
 from .errors import CapacityExceeded, LayoutError
 from .kv_alloc_id import KvAllocId
 from .kv_geometry import KvGeometry, KvWhich, SlotGeometry, check_size, uniform_geometry
+from .kv_incoming import incoming_tensor, refuse_shared
 from .kv_slot import Authority, KvSlot
 from .kv_state import KvState
 from .manifest_schema import KvSlotSpec
@@ -222,14 +223,18 @@ class KvCache:
         Raises LayoutError before anything changes.
         """
         with self.state.lock:
-            tensors = (self._incoming(layer, KvWhich.KEY, key), self._incoming(layer, KvWhich.VALUE, value))
+            extent = self._fixed_capacity
+            tensors = [
+                incoming_tensor(self._geometry(layer, which), given, self._batch, extent)
+                for which, given in ((KvWhich.KEY, key), (KvWhich.VALUE, value))
+            ]
             if tensors[0].shape[2] != tensors[1].shape[2]:
                 raise LayoutError(
                     "A layer's key and value differ in extent.",
                     found=f"{tensors[0].shape[2]} and {tensors[1].shape[2]}",
                 )
-            self._refuse_shared(layer, tensors)
             rest = [s for (i, _), s in self._slots.items() if i != layer]
+            refuse_shared(tensors, [s.storage.tensor for s in rest if s is not None])
             populated = all(s is not None for s in rest)
             extents = [s.extent for s in rest if s is not None]
             capacity = min([tensors[0].shape[2], *extents]) if populated else 0
@@ -249,34 +254,6 @@ class KvCache:
             self.state.length = live
             self.state.renew()
 
-    def _incoming(self, layer: int, which: KvWhich, given: NDArray[Any] | Tensor) -> Tensor:
-        geometry = self._geometry(layer, which)
-        dtype = given.dtype if isinstance(given, Tensor) else str(given.dtype)
-        shape = tuple(given.shape)
-        extent = self._fixed_capacity
-        expected = [self._batch, geometry.n_kv_heads, "extent" if extent is None else extent, geometry.head_dim]
-        wrong = len(shape) != 4 or any(isinstance(e, int) and e != s for e, s in zip(expected, shape, strict=True))
-        if wrong or shape[2] < 1:
-            raise LayoutError(
-                f"Layer {layer}'s {which} has the wrong shape.", found=str(list(shape)), expected=str(expected)
-            )
-        # bfloat16 arrays come as their uint16 carrier, or as ml_dtypes' own dtype of the same name.
-        if dtype not in (geometry.dtype, *(() if isinstance(given, Tensor) else (str(carrier(geometry.dtype)),))):
-            raise LayoutError(
-                f"Layer {layer}'s {which} has the wrong dtype.", found=dtype, expected=geometry.dtype
-            )
-        if isinstance(given, Tensor):
-            return given
-        own = np.array(given, order="C", copy=True).view(carrier(geometry.dtype))
-        return Tensor.over(own, geometry.dtype)
-
-    def _refuse_shared(self, layer: int, tensors: Sequence[Tensor]) -> None:
-        """One buffer in two slots would be overwritten by whichever is written last."""
-        taken = [s.storage.tensor.address for (i, _), s in self._slots.items() if s is not None and i != layer]
-        addresses = [t.address for t in tensors]
-        if len({*addresses, *taken}) != len(addresses) + len(taken):
-            raise LayoutError("Two KV slots cannot share one buffer.", where=f"layer {layer}")
-
     def write_bytes(self, layer: int, slot: str, start: int, n: int, data: bytes) -> None:
         """Write positions ``[start, start+n)``. data: little-endian ``[batch, n_kv_heads, n, head_dim]``.
 
@@ -289,7 +266,7 @@ class KvCache:
                     "A grow-by-replacement cache cannot be written by bytes.",
                     todo="Use set_layer, or make the cache with_capacity.",
                 )
-            which = KvWhich.find(slot)
+            which = KvWhich.named(slot)
             if which is None:
                 raise LayoutError("Unknown KV slot.", found=repr(slot), expected="key or value")
             geometry = self._geometry(layer, which)
@@ -316,9 +293,9 @@ class KvCache:
                 target.write(np.frombuffer(data, dtype=carrier(geometry.dtype)).reshape(shape), start)
 
     def read_positions(self, layer: int, which: str, start: int, n: int) -> NDArray[Any]:
-        """A host copy of positions ``[start, start+n)``: ``[batch, n_kv_heads, n, head_dim]`` (bfloat16 as uint16).
+        """A host copy of positions ``[start, start+n)``: ``[batch, n_kv_heads, n, head_dim]``.
 
-        Cost follows n, not the capacity. Raises LayoutError, CapacityExceeded.
+        bfloat16 comes as uint16. Cost follows n, not the capacity. Raises LayoutError, CapacityExceeded.
         """
         with self.state.lock:
             slot = self._populated(layer, which)
@@ -347,7 +324,7 @@ class KvCache:
                 raise LayoutError(
                     "The values do not fit the slot.",
                     found=f"{list(values.shape)} at {start}",
-                    expected=f"[{self._batch}, {geometry.n_kv_heads}, n, {geometry.head_dim}] in {slot.extent}",
+                    expected=f"{list(geometry.shape(self._batch, n))} within {slot.extent} positions",
                 )
             if values.dtype != carrier(geometry.dtype):
                 raise LayoutError("Wrong dtype.", found=str(values.dtype), expected=geometry.dtype)
@@ -408,5 +385,5 @@ class KvCache:
     def __repr__(self) -> str:
         return (
             f"KvCache({self.n_layers} layers, {self.length}/{self.capacity} positions, "
-            f"{'+'.join(self.geometry.dtypes)}, {self._device or 'residency unknown'}, alloc {self.alloc_id()})"
+            f"{'+'.join(self.geometry.dtypes)}, {self._device or 'unproven'}, alloc {self.alloc_id()})"
         )

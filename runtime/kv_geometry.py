@@ -22,7 +22,7 @@ class KvWhich(enum.StrEnum):
     VALUE = "value"
 
     @staticmethod
-    def find(name: str) -> KvWhich | None:
+    def named(name: str) -> KvWhich | None:
         """The member called ``name``, or None."""
         return next((w for w in KvWhich if w.value == name), None)
 
@@ -73,13 +73,11 @@ class KvGeometry:
         """A plan's slots. Raises LayoutError."""
         made: list[SlotGeometry] = []
         for spec in specs:
-            which = KvWhich.find(spec.which)
+            which = KvWhich.named(spec.which)
             if which is None:
                 raise LayoutError("Unknown KV slot.", found=spec.which, expected="key or value")
             device = DeviceLocation.parse(spec.device)
-            made.append(
-                SlotGeometry(spec.layer, which, spec.n_kv_heads, spec.head_dim, spec.dtype, device)
-            )
+            made.append(SlotGeometry(spec.layer, which, spec.n_kv_heads, spec.head_dim, spec.dtype, device))
         return checked(made)
 
 

@@ -87,5 +87,5 @@ def read_slice(
 
 
 def storage_device(location: DeviceLocation | None) -> DeviceLocation:
-    """Where to run a KV program for a buffer of unproven residency: the host, which ONNX Runtime copies to."""
+    """Where to run a KV program; for a buffer of unproven residency the host, which ORT copies to."""
     return location if location is not None else HOST

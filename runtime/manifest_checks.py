@@ -58,7 +58,7 @@ def _unique(names: Iterable[object], what: str, where: str) -> None:
 
 
 def version_tuple(text: str, where: str = "minimum_onnxruntime") -> tuple[int, ...]:
-    """``"1.31.1"`` -> ``(1, 31, 1)``; a suffix such as ``.dev3`` or ``rc1`` is dropped. Raises PlanFormatError."""
+    """``"1.31.1"`` -> ``(1, 31, 1)``; a suffix such as ``.dev3`` is dropped. Raises PlanFormatError."""
     match = re.match(r"[0-9]+(\.[0-9]+)*", text)
     _require(match is not None, "This is not a version number.", where, found=repr(text))
     assert match is not None

@@ -45,10 +45,22 @@ def carrier(dtype: str) -> np.dtype[Any]:
 class Tensor:
     """One OrtValue with its dtype's name, shape and size in bytes. ``ort_value`` stays alive with it."""
 
-    __slots__ = ("_array", "device_type", "dtype", "nbytes", "on_host", "ort_value", "shape")
+    __slots__ = (
+        "_array",
+        "address",
+        "c_value",
+        "device_type",
+        "dtype",
+        "nbytes",
+        "on_host",
+        "ort_value",
+        "shape",
+    )
 
     def __init__(self, ort_value: Any, array: NDArray[Any] | None = None) -> None:
         self.ort_value = ort_value
+        self.c_value = ort_value._get_c_value()
+        self.address = int(ort_value.data_ptr())
         self._array = array
         self.dtype = _NAME_OF.get(ort_value.element_type(), "")
         self.shape: tuple[int, ...] = tuple(ort_value.shape())
@@ -92,15 +104,11 @@ class Tensor:
 
     @staticmethod
     def step_input(array: NDArray[Any], location: DeviceLocation) -> Tensor:
-        """A tensor on ``location`` that :meth:`refresh` fills from ``array``; on the host it *is* the array."""
+        """A tensor on ``location`` that :meth:`refresh` fills from ``array``; on the host it is the array."""
         if location.kind is DeviceKind.CPU:
             return Tensor.over(array)
         kind, index = location.ort_device
         return Tensor(ort.OrtValue.ortvalue_from_numpy(array, kind, index), array)
-
-    @property
-    def address(self) -> int:
-        return int(self.ort_value.data_ptr())
 
     @property
     def host_array(self) -> NDArray[Any] | None:
@@ -240,7 +248,7 @@ def _info(argument: Any) -> ValueInfo:
 class Binding:
     """Tensors held against a program's names; ``run()`` is one C call with nothing looked up."""
 
-    __slots__ = ("_binding", "_keep", "_session", "bind_calls", "run")
+    __slots__ = ("_bind_input", "_bind_output", "_binding", "_keep", "_session", "bind_calls", "run")
 
     def __init__(self, session: Any) -> None:
         self._session = session
@@ -248,16 +256,17 @@ class Binding:
         self._keep: dict[tuple[str, str], Tensor] = {}
         self.bind_calls = 0
         run, held = session._sess.run_with_iobinding, self._binding._iobinding
-        # The C function directly: Python's wrapper re-checks WebGPU capture on every call.
+        self._bind_input, self._bind_output = held.bind_ortvalue_input, held.bind_ortvalue_output
+        # The C functions directly: Python's wrappers re-check WebGPU capture on every call.
         self.run: Callable[[], None] = lambda: run(held, None)
 
     def bind_input(self, name: str, tensor: Tensor) -> None:
-        self._binding.bind_ortvalue_input(name, tensor.ort_value)
+        self._bind_input(name, tensor.c_value)
         self._keep["in", name] = tensor
         self.bind_calls += 1
 
     def bind_output(self, name: str, tensor: Tensor) -> None:
-        self._binding.bind_ortvalue_output(name, tensor.ort_value)
+        self._bind_output(name, tensor.c_value)
         self._keep["out", name] = tensor
         self.bind_calls += 1
 

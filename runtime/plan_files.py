@@ -41,7 +41,9 @@ def verify_files(manifest: Manifest, directory: Path, level: Verify) -> None:
     if reference.root is None:
         return
     root = Path(reference.root)
-    todo = "Put the checkpoint back, or compile it again (without `--weights reference` a plan is self-contained)."
+    todo = (
+        "Put the checkpoint back, or compile again (without `--weights reference` a plan is self-contained)."
+    )
     if not root.is_dir():
         raise PlanIntegrityError(
             "The checkpoint that this plan refers to has moved.",

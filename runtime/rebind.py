@@ -103,7 +103,9 @@ def collect(
     addresses = {s.tensor.address for s in found.values()}
     if len(addresses) != len(found):
         # Two slots in one buffer: each write would destroy the other's.
-        return RebindRefusal(RebindReason.STORAGE_DIFFERS, baked="one buffer a slot", incoming="shared buffers")
+        return RebindRefusal(
+            RebindReason.STORAGE_DIFFERS, baked="one buffer a slot", incoming="shared buffers"
+        )
     return found
 
 

@@ -37,7 +37,16 @@ class StepShape:
 class StepProgram:
     """Immutable and shared by every session of a plan."""
 
-    __slots__ = ("_symbols", "copies", "logits_name", "logits_stage", "manifest", "slots", "stages")
+    __slots__ = (
+        "_symbols",
+        "copies",
+        "logits_name",
+        "logits_stage",
+        "manifest",
+        "slots",
+        "stage_of",
+        "stages",
+    )
 
     def __init__(self, manifest: Manifest, stages: tuple[StageProgram, ...]) -> None:
         """Raises PlanFormatError when a dimension's name means nothing or two things."""
@@ -45,6 +54,10 @@ class StepProgram:
         self.stages = stages
         self.slots: tuple[KvSlotSpec, ...] = manifest.kv_slots
         self.copies: tuple[CopyEdge, ...] = tuple(c for c in manifest.copies if c.target_stage is not None)
+        # KV input's name -> index of the one stage that takes it.
+        self.stage_of = {
+            a.name: i for i, s in enumerate(stages) for a in s.stage.inputs if a.role is ArgumentRole.KV
+        }
         host = next(c for c in manifest.copies if c.target_stage is None)
         self.logits_stage, self.logits_name = host.source_stage, host.source
         self._symbols = _symbols(manifest)

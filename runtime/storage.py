@@ -29,7 +29,7 @@ class Storage:
     ``guard`` is the lock of whoever decodes into this buffer; a re-bind takes it without waiting.
     """
 
-    __slots__ = ("bundled", "encoding", "guard", "location", "tensor")
+    __slots__ = ("_fingerprint", "guard", "location", "tensor")
 
     def __init__(
         self,
@@ -41,10 +41,16 @@ class Storage:
         bundled: bool = False,
     ) -> None:
         self.tensor = tensor
+        self._fingerprint = StorageFingerprint(
+            dtype=tensor.dtype,
+            encoding=encoding,
+            bundled=bundled,
+            backend=tensor.device_type,
+            nbytes=tensor.nbytes,
+            shape=tensor.shape,
+        )
         self.location = location
         self.guard = guard if guard is not None else threading.RLock()
-        self.encoding = encoding
-        self.bundled = bundled
 
     @staticmethod
     def empty(
@@ -71,15 +77,8 @@ class Storage:
         return self.tensor.nbytes
 
     def fingerprint(self) -> StorageFingerprint:
-        tensor = self.tensor
-        return StorageFingerprint(
-            dtype=tensor.dtype,
-            encoding=self.encoding,
-            bundled=self.bundled,
-            backend=tensor.device_type,
-            nbytes=tensor.nbytes,
-            shape=tensor.shape,
-        )
+        """What must be equal for another buffer to stand in for this one."""
+        return self._fingerprint
 
 
 def no_memory(wanted: int, location: DeviceLocation, found: str) -> KvMemoryError:

@@ -1,4 +1,4 @@
-"""May a held session serve this cache? One comparison list answers, and every other answer is a view of it."""
+"""May a held session serve this cache? One comparison list answers; other answers are views of it."""
 
 from __future__ import annotations
 

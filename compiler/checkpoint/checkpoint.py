@@ -82,7 +82,9 @@ class Checkpoint:
         for name, resolved in self.file_paths.items():
             if resolved == path:
                 return name
-        raise CheckpointError("this file is not part of the checkpoint", found=str(path), where=str(self.root))
+        raise CheckpointError(
+            "this file is not part of the checkpoint", found=str(path), where=str(self.root)
+        )
 
 
 def untie(config: PretrainedConfig) -> PretrainedConfig:

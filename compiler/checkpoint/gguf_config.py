@@ -71,7 +71,7 @@ def gguf_config(header: GgufHeader) -> tuple[PretrainedConfig, dict[str, Any]]:
 
 
 def _without_vocabulary(header: GgufHeader) -> bytes:
-    """A GGUF file with the same metadata but the tokenizer's lists, and one-element tensors of the same names.
+    """A GGUF file with the same metadata without the tokenizer's lists, and one-element tensors by name.
 
     gguf-py's reader makes an array object of every list element: seconds and hundreds of megabytes for a
     large vocabulary, of which the config needs only the length.

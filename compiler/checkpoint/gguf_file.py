@@ -105,7 +105,7 @@ class _Cursor:
                     self.take(count * 8, what)
                 return [self.string(what) for _ in range(count)]
             kind = element
-        _damaged(self.path, f"{what} has an unknown value type", str(kind), "a GGUF value type (0-12)")
+        return _damaged(self.path, f"{what} has an unknown value type", str(kind), "a GGUF value type (0-12)")
 
 
 def read_gguf_header(path: Path) -> GgufHeader:
@@ -126,7 +126,9 @@ def read_gguf_header(path: Path) -> GgufHeader:
     with file:
         if size < 24 or file.read(4) != MAGIC:
             file.seek(0)
-            _damaged(path, "not a GGUF file", f"{size} bytes beginning {file.read(4)!r}", f"the magic {MAGIC!r}")
+            _damaged(
+                path, "not a GGUF file", f"{size} bytes beginning {file.read(4)!r}", f"the magic {MAGIC!r}"
+            )
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             return _parse(path, data)
 
@@ -223,12 +225,20 @@ def _check_ranges(path: Path, tensors: list[StoredTensor], size: int) -> None:
     position, previous = 0, ""
     for tensor in sorted(tensors, key=lambda t: (t.offset, t.nbytes)):
         if tensor.offset < position:
-            _damaged(path, f"tensors {previous!r} and {tensor.name!r} overlap"[:200], f"offset {tensor.offset}",
-                     f"offset {position} or more")  # fmt: skip
+            _damaged(
+                path,
+                f"tensors {previous!r} and {tensor.name!r} overlap"[:200],
+                f"offset {tensor.offset}",
+                f"offset {position} or more",
+            )
         position, previous = tensor.offset + tensor.nbytes, tensor.name
     if position > size:
-        _damaged(path, f"truncated: data of tensor {previous!r} is missing"[:200], f"{size} bytes",
-                 f"at least {position} bytes")  # fmt: skip
+        _damaged(
+            path,
+            f"truncated: data of tensor {previous!r} is missing"[:200],
+            f"{size} bytes",
+            f"at least {position} bytes",
+        )
 
 
 def _damaged(path: Path, what: str, found: str, expected: str) -> NoReturn:

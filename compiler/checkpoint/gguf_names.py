@@ -109,7 +109,9 @@ def _row_order(tensor: StoredTensor, decode: _Processed) -> np.ndarray | None:
     """rows[i] = the stored row that becomes row i, or None if the processor does more than reorder rows."""
     n_rows = tensor.shape[0] if tensor.shape else 1
     columns = 1 if len(tensor.shape) < 2 else 2
-    probe = np.arange(n_rows * columns, dtype=np.float64).reshape(n_rows, *[1] * (len(tensor.shape) - 2), columns)
+    probe = np.arange(n_rows * columns, dtype=np.float64).reshape(
+        n_rows, *[1] * (len(tensor.shape) - 2), columns
+    )
     if columns == 1:
         probe = probe.reshape(n_rows)
     try:

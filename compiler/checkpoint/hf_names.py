@@ -100,7 +100,9 @@ def _named_twice(target: str, tensors: list[StoredTensor]) -> CheckpointError:
 class _Converter:
     """``decode`` of an entry that transformers' converter makes: its stored tensors in, one output out."""
 
-    def __init__(self, template: Any, group: str, target: str, names: list[tuple[str, str]], model: Any) -> None:
+    def __init__(
+        self, template: Any, group: str, target: str, names: list[tuple[str, str]], model: Any
+    ) -> None:
         self.template, self.group, self.target, self.names, self.model = template, group, target, names, model
 
     def run(self, tensors: list[Any]) -> dict[str, Any]:
@@ -124,6 +126,7 @@ def _converted(
 
     tensors = tuple(tensor for tensor, _ in sources)
     names = [(tensor.name, str(pattern)) for tensor, pattern in sources]
+    first = f"{tensors[0].name} {list(tensors[0].shape)}"
     try:
         # On the meta device: shapes of the outputs without reading anything.
         probe = _Converter(template, group, group, names, skeleton.model)
@@ -131,7 +134,7 @@ def _converted(
     except Exception as error:  # the converter's own complaints about shapes and counts
         raise CheckpointError(
             f"the stored tensors cannot be combined into {group}",
-            found=f"{len(tensors)} tensors, the first {tensors[0].name} {list(tensors[0].shape)}: {error}"[:500],
+            found=f"{len(tensors)} tensors, the first {first}: {error}"[:500],
             expected="one tensor of each kind for every expert",
             todo="check that all of the checkpoint was copied",
         ) from error

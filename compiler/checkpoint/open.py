@@ -49,7 +49,11 @@ def open_checkpoint(spec: str | Path) -> Checkpoint:
     try:
         exists, is_directory = path.exists(), path.is_dir()
     except (OSError, ValueError) as error:  # no permission, a name too long, a NUL in it
-        raise CheckpointError(f"cannot look at this path: {error}", found=text[:200]) from error
+        raise CheckpointError(
+            "cannot look at this path",
+            found=f"{getattr(error, 'strerror', None) or error}: {text[:200]!r}",
+            todo="give a Hugging Face directory, a .gguf file, or package:NAME",
+        ) from error
     if not exists:
         raise CheckpointError(
             "no such checkpoint",
@@ -81,7 +85,11 @@ def _open_file(text: str, path: Path) -> Checkpoint:
         with path.open("rb") as file:
             magic = file.read(4)
     except OSError as error:
-        raise CheckpointError(f"cannot read {path.name}: {error.strerror or error}", where=str(path)) from error
+        raise CheckpointError(
+            f"cannot read {path.name}: {error.strerror or error}",
+            where=str(path),
+            todo="check its permissions",
+        ) from error
     if magic == b"GGUF":
         return _open_gguf(text, path)
     raise CheckpointError(

@@ -82,8 +82,10 @@ def _distribution(name: str) -> importlib.metadata.Distribution:
 def _find_chunks(distribution: importlib.metadata.Distribution, files: list[Path]) -> _Chunked | None:
     found: dict[str, dict[int, Path]] = {}
     every = list(files)
-    for requirement in distribution.requires or ():
-        required = re.split(r"[\s;<>=!~\[(]", requirement, maxsplit=1)[0]
+    required_names = [
+        re.split(r"[\s;<>=!~\[(]", requirement, maxsplit=1)[0] for requirement in distribution.requires or ()
+    ]
+    for required in required_names:
         try:
             other = importlib.metadata.distribution(required)
         except importlib.metadata.PackageNotFoundError:
@@ -95,7 +97,7 @@ def _find_chunks(distribution: importlib.metadata.Distribution, files: list[Path
             found.setdefault(match["name"], {})[int(match["number"])] = file
     if len(found) != 1:
         # A package that only lists its chunk packages: say which to install.
-        wanted = [r for r in distribution.requires or () if re.search(r"part[-_]?\d+$", r.strip())]
+        wanted = [name for name in required_names if re.search(r"part[-_]?\d+$", name)]
         if wanted and not found:
             raise CheckpointError(
                 f"package {distribution.name} is cut into chunk packages that are not installed",
@@ -110,7 +112,7 @@ def _find_chunks(distribution: importlib.metadata.Distribution, files: list[Path
             f"chunks of {name} are missing",
             found=", ".join(str(number) for number in sorted(parts)),
             expected="numbers without a gap",
-            todo=f"install all of: {', '.join(distribution.requires or ())}",
+            todo=f"install all of: {', '.join(required_names)}",
         )
     return _Chunked(name, tuple(parts[number] for number in sorted(parts)), _expected_sha256(files, name))
 

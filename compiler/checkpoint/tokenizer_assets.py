@@ -172,5 +172,8 @@ def _check(blob: bytes, where: str) -> Tokenizer:
         return Tokenizer.from_buffer(blob)
     except Exception as error:  # tokenizers raises bare Exception
         raise CheckpointError(
-            "tokenizer.json cannot be loaded", found=str(error)[:200], where=where, todo="fetch the file again"
+            "tokenizer.json cannot be loaded",
+            found=str(error)[:200],
+            where=where,
+            todo="fetch the file again",
         ) from error

@@ -1,1 +1,1 @@
-"""planonce."""
+"""The dialects, and what passes use to read, build, print and locate their operations."""

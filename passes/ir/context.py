@@ -43,7 +43,7 @@ def parse_module(text: str, context: ir.Context, *, source: str = "<string>") ->
 
 
 def read_module(path: Path, context: ir.Context) -> ir.Module:
-    """Like ``parse_module``, from a file; locations carry its name. Raises PassError on a missing file too."""
+    """Like ``parse_module``, from a file; locations carry its name. Raises PassError when it is missing."""
     try:
         with path.open("rb") as file:
             file.read(1)
@@ -57,10 +57,17 @@ def read_module(path: Path, context: ir.Context) -> ir.Module:
         raise PassError(f"the IR does not parse: {message}", where=where) from None
 
 
-def print_module(module: ir.Module, *, elide_large: bool = True, locations: bool = False) -> str:
-    """The module as text. With ``elide_large`` (not parseable then) long constants are abbreviated."""
-    if elide_large:
-        return module.operation.get_asm(
-            large_elements_limit=_ELIDE_ABOVE, large_resource_limit=_ELIDE_ABOVE, enable_debug_info=locations
-        )
-    return module.operation.get_asm(enable_debug_info=locations)
+def print_module(
+    module: ir.Module, *, elide_large: bool = True, locations: bool = False, verified: bool = False
+) -> str:
+    """The module as text. With ``elide_large`` (not parseable then) long constants are abbreviated.
+
+    MLIR verifies what it prints, unless the caller says that it has been ``verified``.
+    """
+    limit = _ELIDE_ABOVE if elide_large else None
+    return module.operation.get_asm(
+        large_elements_limit=limit,
+        large_resource_limit=limit,
+        enable_debug_info=locations,
+        assume_verified=verified,
+    )

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import sys
+import types
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from torch_mlir import ir
 from torch_mlir.dialects import ext, irdl
+from torch_mlir.dialects._ods_common import _cext
 
 from planonce.runtime.errors import PlanonceError
 
@@ -41,6 +45,7 @@ def load_dialect(
     """
     shapes = list(shapes)
     text = "\n".join([f"irdl.dialect @{dialect} {{", *(_operation(shape) for shape in shapes), "}"])
+    _announce(dialect)
     with context:
         irdl.load_dialects(ir.Module.parse(text))
         trait = _verifier(verify)
@@ -49,6 +54,18 @@ def load_dialect(
             trait.attach(name)
             if shape.pure:
                 ext.Pure.attach(name)
+
+
+@functools.cache
+def _announce(dialect: str) -> None:
+    """Tell MLIR, once a process, that the dialect's Python module is there (and empty).
+
+    Otherwise MLIR looks for a module of the dialect's name on disk each time it hands one of its
+    operations to Python, which costs more than all verification.
+    """
+    prefix = f"{__name__}.views"
+    sys.modules[f"{prefix}.{dialect}"] = types.ModuleType(f"{prefix}.{dialect}")
+    _cext.globals.append_dialect_search_prefix(prefix)
 
 
 def _operation(shape: OpShape) -> str:

@@ -137,14 +137,18 @@ def _attribute(value: str | int | Sequence[str]) -> ir.Attribute:
     return ir.ArrayAttr.get([ir.StringAttr.get(item) for item in value])
 
 
-def _common(attributes: Mapping[str, ir.Attribute], what: str) -> dict[str, Any]:
+def _common(attributes: Mapping[str, Any], what: str) -> dict[str, Any]:
     role = _string(attributes, "plan.role", what)
     if role not in {member.value for member in Role}:
         raise PassError(
             f"{what} has an unknown plan.role", found=role, expected=", ".join(r.value for r in Role)
         )
     dims = attributes.get("plan.dims")
-    if not isinstance(dims, ir.ArrayAttr) or not all(isinstance(d, ir.StringAttr) for d in dims):
+    if (
+        dims is None
+        or not isinstance(dims, ir.ArrayAttr)
+        or not all(isinstance(d, ir.StringAttr) for d in dims)
+    ):
         raise PassError(f"{what} has no usable plan.dims", found=str(dims), expected="an array of strings")
     layer = _integer(attributes, "plan.layer", what)
     which = None
@@ -165,14 +169,14 @@ def _common(attributes: Mapping[str, ir.Attribute], what: str) -> dict[str, Any]
     }
 
 
-def _string(attributes: Mapping[str, ir.Attribute], key: str, what: str) -> str:
+def _string(attributes: Mapping[str, Any], key: str, what: str) -> str:
     value = attributes.get(key)
-    if not isinstance(value, ir.StringAttr):
+    if value is None or not isinstance(value, ir.StringAttr):
         raise PassError(f"{what} has no usable {key}", found=str(value), expected="a string")
     return str(value.value)
 
 
-def _integer(attributes: Mapping[str, ir.Attribute], key: str, what: str) -> int | None:
+def _integer(attributes: Mapping[str, Any], key: str, what: str) -> int | None:
     value = attributes.get(key)
     if value is None:
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import ml_dtypes
@@ -111,16 +112,34 @@ def dense_array(attribute: ir.Attribute) -> np.ndarray:
     name = str(type_.element_type)
     shape = [type_.get_dim_size(i) for i in range(type_.rank)]
     if name == "bf16":
-        # MLIR offers no buffer of this type; 16-bit floats survive the way over Python floats exactly.
-        values = ir.DenseFPElementsAttr(attribute)
-        count = int(np.prod(shape, dtype=np.int64))
-        return np.array([values[i] for i in range(count)], dtype=DTYPES[name]).reshape(shape)
+        return _bfloat16(str(attribute), shape)
     array = np.array(attribute)
     return (
         array.view(DTYPES[name])
         if array.dtype.itemsize == DTYPES[name].itemsize
         else array.astype(DTYPES[name])
     )
+
+
+def _bfloat16(text: str, shape: Sequence[int]) -> np.ndarray:
+    """From the printed form: MLIR's Python bindings offer no buffer of this type.
+
+    Six printed digits hold bfloat16's eight bits exactly; long constants are printed as hexadecimal bytes.
+    """
+    dtype = DTYPES["bf16"]
+    body = text[: text.rindex(":")]
+    packed = re.search(r'"0x([0-9A-Fa-f]*)"', body)
+    if packed is not None:
+        flat = np.frombuffer(bytes.fromhex(packed.group(1)), dtype)
+    else:
+        numbers = re.findall(r"0x[0-9A-Fa-f]+|-?\d+\.\d+(?:e[+-]?\d+)?", body, re.IGNORECASE)
+        bits = [
+            int(n, 16) if n.lower().startswith("0x") else int(np.array(float(n), dtype).view(np.uint16))
+            for n in numbers
+        ]
+        flat = np.array(bits, np.uint16).view(dtype)
+    count = int(np.prod(shape, dtype=np.int64))
+    return (np.repeat(flat, count) if flat.size == 1 else flat.copy()).reshape(shape)
 
 
 def constant_array(value: ir.Value) -> np.ndarray | None:

@@ -24,11 +24,13 @@ _UNARY = {
 _BINARY = {"mul": "Mul", "div": "Div", "maximum": "Max", "minimum": "Min"}
 _COMPARE = {"eq": "Equal", "ge": "GreaterOrEqual", "gt": "Greater", "le": "LessOrEqual", "lt": "Less"}
 _LOGICAL = {
-    "bitwise_and": "And",
-    "bitwise_or": "Or",
-    "bitwise_xor": "Xor",
-    "logical_and": "And",
-    "logical_or": "Or",
+    "torch.aten.bitwise_and.Tensor": "And",
+    "torch.aten.bitwise_or.Tensor": "Or",
+    "torch.aten.bitwise_xor.Tensor": "Xor",
+    "torch.aten.__and__.Tensor": "And",
+    "torch.aten.__or__.Tensor": "Or",
+    "torch.aten.logical_and": "And",
+    "torch.aten.logical_or": "Or",
 }
 
 
@@ -94,9 +96,7 @@ for _name, _op in _COMPARE.items():
 for _form in ("Tensor", "Scalar"):
     TABLE.add(f"torch.aten.ne.{_form}", _comparison("Equal", negated=True))
 for _name, _op in _LOGICAL.items():
-    TABLE.add(
-        f"torch.aten.{_name}.Tensor" if _name.startswith("bitwise") else f"torch.aten.{_name}", _logical(_op)
-    )
+    TABLE.add(_name, _logical(_op))
 
 
 def _scaled(low: Lowering, value: Any, alpha: Any, dtype: str) -> Any:
@@ -141,6 +141,15 @@ def _pow_scalar(low: Lowering, call: Call) -> ir.Value:
 def _pow(low: Lowering, call: Call) -> ir.Value:
     dtype = dtype_of(call.type)
     return low.one("Pow", [low.operand(arg, dtype) for arg in call.args[:2]], call.type)
+
+
+@TABLE.row("torch.aten.remainder.Scalar")
+def _remainder(low: Lowering, call: Call) -> ir.Value:
+    """The sign of the divisor, in torch and (for integers) in ONNX."""
+    dtype = dtype_of(call.type)
+    if not dtype.startswith("i"):
+        raise NotLowered(f"a remainder of {dtype}")
+    return low.one("Mod", [call.args[0], low.operand(call.args[1], dtype)], call.type)
 
 
 @TABLE.row("torch.aten.rsqrt")

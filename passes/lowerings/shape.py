@@ -36,21 +36,8 @@ def _resolve(low: Lowering, value: ir.Value, wanted: Sequence[Any], type_: ir.Ty
         inferred = [axis for axis, size in enumerate(sizes) if size.constant == -1]
         rest = product([size for size in sizes if size.constant != -1])
         whole = product(list(low.sizes(value)))
-        sizes[inferred[0]] = _divide(whole, rest) or Size.of(f"inferred {whole} / {rest}")
+        sizes[inferred[0]] = whole.divided_by(rest) or Size.of(f"inferred {whole} / {rest}")
     return sizes
-
-
-def _divide(whole: Size, part: Size) -> Size | None:
-    """whole / part when both are one product of symbols and the division is exact."""
-    if len(whole.terms) != 1 or len(part.terms) != 1:
-        return None
-    (symbols, a), (others, b) = whole.terms[0], part.terms[0]
-    left = list(symbols)
-    for symbol in others:
-        if symbol not in left:
-            return None
-        left.remove(symbol)
-    return Size(((tuple(left), a // b),)) if a % b == 0 else None
 
 
 @TABLE.row("torch.aten.view", "torch.aten._unsafe_view", "torch.aten.reshape")

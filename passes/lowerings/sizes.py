@@ -64,6 +64,23 @@ class Size:
                 total[key] = total.get(key, 0) + x * y
         return Size._make(total)
 
+    def divided_by(self, other: Size) -> Size | None:
+        """The quotient, when `other` is one product and divides every term exactly."""
+        if len(other.terms) != 1:
+            return None
+        symbols, coefficient = other.terms[0]
+        total: dict[tuple[str, ...], int] = {}
+        for key, value in self.terms:
+            left = list(key)
+            for symbol in symbols:
+                if symbol not in left:
+                    return None
+                left.remove(symbol)
+            if value % coefficient:
+                return None
+            total[tuple(left)] = value // coefficient
+        return Size._make(total)
+
     def __str__(self) -> str:
         parts = ["*".join([*([str(c)] if c != 1 or not key else []), *key]) for key, c in self.terms]
         return " + ".join(parts) or "0"

@@ -75,7 +75,10 @@ class Interpreter:
         if key not in self._sessions:
             names = [f"i{n}" if kind else "" for n, kind in enumerate(kinds)]
             outputs = [f"o{n}" if want else "" for n, want in enumerate(wanted)]
-            node = helper.make_node(schema.op_type, names, outputs, domain=schema.domain, **attributes)
+            # ONNX Runtime crashes on a trailing absent output.
+            node = helper.make_node(
+                schema.op_type, _trimmed(names), _trimmed(outputs), domain=schema.domain, **attributes
+            )
             infos = [
                 helper.make_tensor_value_info(
                     name, helper.np_dtype_to_tensor_dtype(np.dtype(kind[0])), [None] * kind[1]
@@ -100,6 +103,12 @@ class Interpreter:
         for value, result in zip(found, op.results, strict=True):
             _check_type(op, value, result)
         return found
+
+
+def _trimmed(names: list[str]) -> list[str]:
+    while names and not names[-1]:
+        names = names[:-1]
+    return names
 
 
 def _element_type(result: ir.Value) -> int:

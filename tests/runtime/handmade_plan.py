@@ -106,6 +106,10 @@ def _value(name: str, kind: int, shape: list[int | str]):
     return helper.make_tensor_value_info(name, kind, shape)
 
 
+def _argument(a: Argument):
+    return _value(a.name, helper.np_dtype_to_tensor_dtype(np.dtype(a.dtype)), list(a.shape))
+
+
 class _Stage:
     """Nodes and arguments of one program."""
 
@@ -116,7 +120,9 @@ class _Stage:
         self.inputs: list[Argument] = []
         self.outputs: list[Argument] = []
 
-    def op(self, kind: str, inputs: list[str], output: str | list[str], domain: str = "", **attributes) -> str:
+    def op(
+        self, kind: str, inputs: list[str], output: str | list[str], domain: str = "", **attributes
+    ) -> str:
         outputs = [output] if isinstance(output, str) else output
         self.nodes.append(helper.make_node(kind, inputs, outputs, domain=domain, **attributes))
         return outputs[0]
@@ -171,8 +177,8 @@ class _Stage:
     def save(self, directory: Path, external: dict[str, np.ndarray]) -> Stage:
         graph = helper.make_graph(
             self.nodes, "step",
-            [_value(a.name, helper.np_dtype_to_tensor_dtype(np.dtype(a.dtype)), list(a.shape)) for a in self.inputs],
-            [_value(a.name, helper.np_dtype_to_tensor_dtype(np.dtype(a.dtype)), list(a.shape)) for a in self.outputs],
+            [_argument(a) for a in self.inputs],
+            [_argument(a) for a in self.outputs],
             [_external(n, a) if n in external else numpy_helper.from_array(a, n)
              for n, a in self.initializers.items()],
         )  # fmt: skip
@@ -250,7 +256,15 @@ def build(directory: Path, tiny: Tiny | None = None) -> Path:
     key = hashlib.sha256(repr((tiny.seed, tiny.head_dims, tiny.kv_dtype, tiny.vocab)).encode()).hexdigest()
     manifest = Manifest(
         model=ModelFacts(
-            "tiny", "TinyForCausalLM", tiny.n_layers, tiny.vocab, tiny.hidden, tiny.max_seq_len, "float32", 1, (2,)
+            "tiny",
+            "TinyForCausalLM",
+            tiny.n_layers,
+            tiny.vocab,
+            tiny.hidden,
+            tiny.max_seq_len,
+            "float32",
+            1,
+            (2,),
         ),
         shape_key=key,
         kv_slots=tuple(slots),
@@ -281,6 +295,4 @@ def _checkpoint(root: Path, arrays: dict[str, np.ndarray], tiny: Tiny) -> Checkp
         data += array.tobytes()
         offset += array.nbytes
     (root / "weights.bin").write_bytes(bytes(data))
-    return CheckpointReference(
-        "reference", str(root), (_record(root, "weights.bin"),), tuple(references)
-    )
+    return CheckpointReference("reference", str(root), (_record(root, "weights.bin"),), tuple(references))

@@ -1,0 +1,201 @@
+"""From a checkpoint to a plan directory: the whole way, in order."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from planonce.runtime.errors import OutputError
+from planonce.runtime.manifest import MANIFEST_NAME, Manifest
+
+from .compile_options import CompileOptions, CompileReport, choose_max_seq_len
+from .memory import peak_rss
+from .package import PlanDirectory, check_target, open_plan_directory, require_free_space
+from .progress import PhaseTimer, Progress, SilentProgress
+from .weights_writer import WEIGHTS_FILE, Placement, WeightMode, place, write_tensors
+
+if TYPE_CHECKING:
+    from .checkpoint import Checkpoint
+    from .structure import CompiledStructure
+
+__all__ = ["compile_checkpoint"]
+
+
+def compile_checkpoint(options: CompileOptions, progress: Progress | None = None) -> CompileReport:
+    """Compile and publish a plan; whatever fails leaves ``options.output`` as it was.
+
+    Raises CompileError (CheckpointError, UnsupportedModel, UnsupportedOp, OutputError), PassError.
+    """
+    options.check()
+    check_target(options.output, force=options.force)
+    timer = PhaseTimer(progress or SilentProgress())
+    with timer.phase("open"):
+        # The heavy imports: torch and transformers take seconds, and bad options should not.
+        from .checkpoint import open_checkpoint
+        from .shape_key import shape_key
+        from .structure import choose_pipeline, compile_structure
+
+        pipeline = choose_pipeline(options.pass_pipeline, options.attention)
+        checkpoint = open_checkpoint(options.checkpoint)
+        _refuse_own_checkpoint(options, checkpoint)
+        max_seq_len = choose_max_seq_len(checkpoint.config, options.max_seq_len)
+    _hash(checkpoint, timer)
+    key = shape_key(
+        str(checkpoint.config.model_type),
+        checkpoint.config.to_dict(),
+        weight_identity=checkpoint.identity,
+        dtype=options.dtype,
+    )
+    structure = compile_structure(
+        checkpoint.config,
+        max_seq_len=max_seq_len,
+        pipeline=pipeline,
+        dump_ir=options.dump_ir,
+        example_cached_len=options.example_cached_len,
+        timer=timer,
+    )
+    job = _Job(options, checkpoint, structure, max_seq_len, key, timer)
+    return job.write()
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """Everything is decided; what is left is to write it."""
+
+    options: CompileOptions
+    checkpoint: Checkpoint
+    structure: CompiledStructure
+    max_seq_len: int
+    shape_key: str
+    timer: PhaseTimer
+
+    def write(self) -> CompileReport:
+        placement = self._place()
+        with open_plan_directory(self.options.output, force=self.options.force) as plan:
+            plan.needed = placement.written_bytes + placement.linked_bytes
+            require_free_space(plan.path, placement.written_bytes)
+            for stage in self.structure.program.stages:
+                plan.write(stage.stage.program, stage.serialize(placement.locations))
+            self._write_weights(plan, placement)
+            plan.write("plan.mlir", self.structure.final_ir.encode())
+            self._write_tokenizer(plan)
+            manifest = self._manifest(plan, placement)
+            plan.write(MANIFEST_NAME, manifest.to_json().encode())
+            checked: dict[str, float] = {}
+            if self.options.self_check:
+                from .self_check import check_plan
+
+                with self.timer.phase("self-check"):
+                    checked = check_plan(plan.path)
+        return self._report(manifest, placement, checked)
+
+    def _place(self) -> Placement:
+        uses: dict[str, list[int]] = {}
+        for index, stage in enumerate(self.structure.program.stages):
+            for use in stage.tensors:
+                uses.setdefault(use.name, []).append(index)
+        return place(
+            uses,
+            self.structure.program.tensors,
+            self.checkpoint.weights,
+            self.options.weights,
+            file_name=self.checkpoint.relative_name,
+        )
+
+    def _write_weights(self, plan: PlanDirectory, placement: Placement) -> None:
+        digests = {self.checkpoint.file_paths[record.path]: record.sha256 for record in self.checkpoint.files}
+        total = placement.written_bytes + placement.linked_bytes
+        with self.timer.phase("weights", total, "bytes") as progress:
+            for name, source in placement.links.items():
+                plan.adopt(source, name, sha256=digests[source], on_copy_of=placement.written_bytes)
+                progress.advance(source.stat().st_size, name)
+            if placement.written:
+                with plan.create(WEIGHTS_FILE) as file:
+                    write_tensors(placement, self.checkpoint.weights, file, progress)
+
+    def _write_tokenizer(self, plan: PlanDirectory) -> None:
+        tokenizer, generation = self.checkpoint.tokenizer, self.checkpoint.generation
+        if tokenizer is not None:
+            plan.write("tokenizer.json", tokenizer.tokenizer_json)
+            if tokenizer.chat_template is not None:
+                plan.write("chat_template.jinja", tokenizer.chat_template.encode())
+        # transformers' own keys, flat; the special tokens' text is what a chat template asks for.
+        document = {
+            **generation.sampling,
+            "bos_token_id": generation.bos_token_id,
+            "eos_token_id": list(generation.eos_token_ids),
+            "bos_token": tokenizer.bos_token if tokenizer else None,
+            "eos_token": tokenizer.eos_token if tokenizer else None,
+        }
+        text = json.dumps(document, indent=1, ensure_ascii=False, sort_keys=True) + "\n"
+        plan.write("generation_config.json", text.encode())
+
+    def _manifest(self, plan: PlanDirectory, placement: Placement) -> Manifest:
+        from .manifest_writer import build_manifest, checkpoint_reference, model_facts, plain_remarks
+
+        model = model_facts(
+            self.checkpoint, self.structure, max_seq_len=self.max_seq_len, dtype=self.options.dtype
+        )
+        reference = checkpoint_reference(
+            self.checkpoint,
+            placement.references,
+            by_reference=self.options.weights is WeightMode.REFERENCE and bool(placement.references),
+        )
+        return build_manifest(
+            self.structure,
+            model,
+            shape_key=self.shape_key,
+            files=plan.files,
+            checkpoint=reference,
+            remarks=[*self.checkpoint.remarks, *plain_remarks(self.structure.report.remarks)],
+        )
+
+    def _report(self, manifest: Manifest, placement: Placement, checked: dict[str, float]) -> CompileReport:
+        manifest_bytes = (self.options.output / MANIFEST_NAME).stat().st_size
+        return CompileReport(
+            path=self.options.output,
+            family=manifest.model.family,
+            architecture=manifest.model.architecture,
+            n_layers=manifest.model.n_layers,
+            dtype=self.options.dtype,
+            max_seq_len=self.max_seq_len,
+            shape_key=manifest.shape_key,
+            seconds=dict(self.timer.seconds),
+            written_bytes=placement.written_bytes,
+            linked_bytes=placement.linked_bytes,
+            referenced_bytes=sum(weight.nbytes for weight in placement.references),
+            plan_bytes=sum(record.size for record in manifest.files) + manifest_bytes,
+            n_nodes=sum(len(stage.model.graph.node) for stage in self.structure.program.stages),
+            attention=manifest.attention,
+            peak_rss=peak_rss(),
+            remarks=manifest.remarks,
+            self_check=checked,
+        )
+
+
+def _hash(checkpoint: Checkpoint, timer: PhaseTimer) -> None:
+    total = sum(path.stat().st_size for path in checkpoint.file_paths.values())
+    done = 0
+    with timer.phase("hash", total, "bytes") as progress:
+
+        def report(name: str, so_far: int, _total: int) -> None:
+            nonlocal done
+            progress.advance(so_far - done, name)
+            done = so_far
+
+        checkpoint.hash_files(report)
+
+
+def _refuse_own_checkpoint(options: CompileOptions, checkpoint: Checkpoint) -> None:
+    """--force replaces a plan; it must not be one whose files are this compile's own input."""
+    target = options.output.resolve()
+    inside: list[Path] = [p for p in checkpoint.file_paths.values() if p.is_relative_to(target)]
+    if inside:
+        raise OutputError(
+            "The output would replace the checkpoint it is made from.",
+            found=str(inside[0]),
+            where=str(target),
+            todo="Choose another -o.",
+        )

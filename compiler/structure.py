@@ -1,0 +1,118 @@
+"""The part of a compile that reads no weight: trace, import, passes, emit."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from planonce.passes.driver import PipelineReport, run_pipeline
+from planonce.passes.ir.context import make_context, print_module
+from planonce.passes.pipeline import DEFAULT_PIPELINE, PassCall, Pipeline
+from planonce.runtime.errors import OutputError
+
+from .emit import EmittedProgram, emit
+from .import_torch import import_program
+from .progress import PhaseTimer, SilentProgress
+from .trace import trace
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
+__all__ = ["CompiledStructure", "choose_pipeline", "compile_structure"]
+
+_PASS_HEADER = re.compile(r"// -+ IR after (\S+) -+")
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledStructure:
+    """Programs without weights. ``final_ir``: text for people, long constants abbreviated."""
+
+    program: EmittedProgram
+    report: PipelineReport
+    final_ir: str
+    family: str
+    vocab_size: int
+
+
+def choose_pipeline(text: str | None, attention: str) -> Pipeline:
+    """The pipeline of a string, or the default one with its attention arm set. Raises PassError."""
+    if text is not None:
+        return Pipeline.parse(text)
+    calls: list[PassCall] = []
+    for call in Pipeline.parse(DEFAULT_PIPELINE).calls:
+        if call.name == "select-attention":
+            call = PassCall(call.name, tuple((k, attention if k == "arm" else v) for k, v in call.options))
+        calls.append(call)
+    return Pipeline(tuple(calls))
+
+
+def compile_structure(
+    config: PretrainedConfig,
+    *,
+    max_seq_len: int,
+    pipeline: Pipeline | None = None,
+    dump_ir: Path | None = None,
+    example_cached_len: int = 8,
+    timer: PhaseTimer | None = None,
+) -> CompiledStructure:
+    """Compile ``config``'s model without its weights.
+
+    Raises UnsupportedModel, UnsupportedOp, PassError, CompileError, and OutputError for ``dump_ir``.
+    """
+    timer = timer or PhaseTimer(SilentProgress())
+    pipeline = pipeline or choose_pipeline(None, "auto")
+    pipeline.passes()  # an unknown pass is refused now, not after the trace
+    dump = None if dump_ir is None else _IrDump(dump_ir)
+    with timer.phase("trace"):
+        traced = trace(config, max_seq_len=max_seq_len, example_cached_len=example_cached_len)
+    windows = {slot.layer: slot.window for slot in traced.kv_slots}
+    family, vocab_size = traced.family, traced.vocab_size
+    with timer.phase("import"):
+        module = import_program(traced, make_context())
+        del traced  # the exported graph is not needed again, and is most of what is in memory
+    if dump is not None:
+        dump.write("import", print_module(module))
+    with timer.phase("passes", len(pipeline.calls)) as progress:
+        report = run_pipeline(
+            module,
+            pipeline,
+            on_pass=lambda name, _index, _total: progress.advance(1, name),
+            print_ir_after_all=None if dump is None else dump.after_pass,
+        )
+    with timer.phase("emit"):
+        program = emit(module, windows=windows)
+        final_ir = print_module(module)
+    return CompiledStructure(program, report, final_ir, family, vocab_size)
+
+
+class _IrDump:
+    """Writes ``00-import.mlir``, ``01-convert-torch-to-onnx.mlir``... into a directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.count = 0
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise _dump_error(error, directory) from error
+
+    def write(self, name: str, text: str) -> None:
+        path = self.directory / f"{self.count:02d}-{name}.mlir"
+        try:
+            path.write_text(text, encoding="utf-8")
+        except OSError as error:
+            raise _dump_error(error, path) from error
+        self.count += 1
+
+    def after_pass(self, text: str) -> None:
+        header, _, body = text.partition("\n")
+        match = _PASS_HEADER.match(header)
+        self.write(match[1] if match else "pass", body if match else text)
+
+
+def _dump_error(error: OSError, path: Path) -> OutputError:
+    return OutputError(
+        "The IR cannot be dumped.", found=error.strerror or str(error), where=str(path), todo="See --dump-ir."
+    )

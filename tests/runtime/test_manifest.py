@@ -1,0 +1,143 @@
+"""The manifest is the only thing the runtime trusts, after checking it."""
+
+from __future__ import annotations
+
+import copy
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from planonce.runtime.errors import PlanFormatError, PlanIntegrityError
+from planonce.runtime.manifest import Manifest
+
+
+@pytest.fixture
+def document(tiny_plan_dir: Path) -> dict[str, Any]:
+    return json.loads((tiny_plan_dir / "manifest.json").read_text())
+
+
+def test_text_and_manifest_are_inverse_and_byte_stable(tiny_plan_dir: Path) -> None:
+    text = (tiny_plan_dir / "manifest.json").read_text()
+    manifest = Manifest.from_json(text)
+    assert manifest.to_json() == text
+    assert Manifest.from_json(manifest.to_json()) == manifest
+
+
+def _set(path: str, value: Any):
+    def change(document: dict[str, Any]) -> None:
+        *keys, last = [int(k) if k.isdigit() else k for k in path.split("/")]
+        node: Any = document
+        for key in keys:
+            node = node[key]
+        node[last] = value
+
+    return change
+
+
+def _drop(path: str):
+    def change(document: dict[str, Any]) -> None:
+        *keys, last = [int(k) if k.isdigit() else k for k in path.split("/")]
+        node: Any = document
+        for key in keys:
+            node = node[key]
+        del node[last]
+
+    return change
+
+
+SHA = "0" * 64
+BAD = {
+    "unknown version": _set("format_version", 2),
+    "version of another type": _set("format_version", "1"),
+    "version is a bool": _set("format_version", True),
+    "no version": _drop("format_version"),
+    "missing field": _drop("shape_key"),
+    "unknown field": _set("surprise", 1),
+    "unknown nested field": _set("model/surprise", 1),
+    "wrong type": _set("model/n_layers", "2"),
+    "bool for int": _set("model/n_layers", True),
+    "float for int": _set("model/hidden_size", 32.0),
+    "null where none is allowed": _set("model/family", None),
+    "list expected": _set("stages", {}),
+    "unknown role": _set("stages/0/inputs/0/role", "tokens"),
+    "unknown dtype": _set("stages/0/inputs/0/dtype", "float31"),
+    "unknown kv dtype": _set("kv_slots/0/dtype", "int64"),
+    "unknown device": _set("stages/0/device", "tpu:0"),
+    "unknown which": _set("kv_slots/0/which", "keys"),
+    "zero sized model": _set("model/max_seq_len", 0),
+    "negative dimension": _set("stages/0/inputs/0/shape", ["batch", -1]),
+    "token ids of another type": _set("stages/0/inputs/0/dtype", "int32"),
+    "no stage": _set("stages", []),
+    "program not listed": _set("stages/0/program", "other.onnx"),
+    "path leaves the directory": _set("files/0/path", "../program.onnx"),
+    "absolute path": _set("files/0/path", "/etc/passwd"),
+    "path not normal": _set("files/0/path", "./program.onnx"),
+    "windows path": _set("files/0/path", "a\\b"),
+    "negative size": _set("files/0/size", -1),
+    "not a sha256": _set("files/0/sha256", "abc"),
+    "duplicate file": lambda d: d["files"].append(copy.deepcopy(d["files"][0])),
+    "duplicate slot": lambda d: d["kv_slots"].append(copy.deepcopy(d["kv_slots"][0])),
+    "duplicate input": lambda d: d["stages"][0]["inputs"].append(copy.deepcopy(d["stages"][0]["inputs"][0])),
+    "slot without argument": _set("kv_slots/0/input", "nothing"),
+    "slot without result": _set("kv_slots/0/output", "logits"),
+    "argument without slot": lambda d: d["kv_slots"].pop(),
+    "slot of another size": _set("kv_slots/0/head_dim", 17),
+    "slot of another layer": _set("kv_slots/0/layer", 9),
+    "slot elsewhere": _set("kv_slots/0/device", "cpu:1"),
+    "zero window": _set("kv_slots/0/window", 0),
+    "no copy of the logits": _set("copies", []),
+    "logits copied twice": lambda d: d["copies"].append(copy.deepcopy(d["copies"][0])),
+    "copy of nothing": _set("copies/0/source", "nothing"),
+    "copy from no stage": _set("copies/0/source_stage", 5),
+    "kv copied to the host": _set("copies/0/source", "present.0.key"),
+    "logits of another vocabulary": _set("model/vocab_size", 98),
+    "unknown checkpoint mode": _set("checkpoint/mode", "elsewhere"),
+    "reference without root": _set("checkpoint/mode", "reference"),
+    "embedded with root": _set("checkpoint/root", "/x"),
+    "bad minimum version": _set("minimum_onnxruntime", "new"),
+    "attention of no layer": _set("attention/0/layer", 7),
+    "empty shape key": _set("shape_key", ""),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_manifest_is_refused_with_its_place(document: dict[str, Any], case: str) -> None:
+    Manifest.from_json(json.dumps(document))  # the control: unchanged, it loads
+    BAD[case](document)
+    with pytest.raises(PlanFormatError) as caught:
+        Manifest.from_json(json.dumps(document))
+    assert str(caught.value).strip()
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"format_version": NaN}', "1", "[" * 5000])
+def test_what_is_not_a_manifest_is_refused(text: str) -> None:
+    with pytest.raises(PlanFormatError):
+        Manifest.from_json(text)
+
+
+def test_a_manifest_that_would_not_load_is_not_written(tiny_plan_dir: Path) -> None:
+    import dataclasses
+
+    manifest = dataclasses.replace(Manifest.load(tiny_plan_dir), shape_key="")
+    with pytest.raises(PlanFormatError):
+        manifest.to_json()
+
+
+def test_no_directory_and_no_manifest_are_integrity_errors(tmp_path: Path) -> None:
+    with pytest.raises(PlanIntegrityError):
+        Manifest.load(tmp_path / "nothing")
+    with pytest.raises(PlanIntegrityError):
+        Manifest.load(tmp_path)
+    (tmp_path / "manifest.json").write_bytes(b"\xff\xfe")
+    with pytest.raises(PlanFormatError):
+        Manifest.load(tmp_path)
+
+
+def test_importing_the_manifest_loads_no_onnxruntime_or_numpy() -> None:
+    code = "import sys, planonce.runtime.manifest; print({'numpy','onnxruntime','onnx','torch'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
