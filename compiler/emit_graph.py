@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 from torch_mlir import ir
+from torch_mlir.dialects import func
 
 from planonce.passes.ir.onnx_schemas import OpSchema, find_schema
 from planonce.passes.ir.roles import function_of
@@ -45,7 +46,7 @@ class GraphOp:
 class Graph:
     """Everything in the function. IR objects live as long as the module and no pass runs in between."""
 
-    function: ir.Operation
+    function: func.FuncOp
     arguments: list[ir.Value]
     results: list[ir.Value] = field(default_factory=list)
     ops: list[GraphOp] = field(default_factory=list)
@@ -88,7 +89,7 @@ def read_graph(module: ir.Module) -> Graph:
     """Read the module's function. Raises CompileError for an operation that cannot be emitted."""
     function = function_of(module)
     block = function.regions[0].blocks[0]
-    graph = Graph(function.operation, list(block.arguments))
+    graph = Graph(function, list(block.arguments))
     for view in block.operations:
         _read_op(graph, view.operation)
     return graph

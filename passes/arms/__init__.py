@@ -1,0 +1,1 @@
+"""The arms of attention: each computes one plan.attention, and says when it can."""

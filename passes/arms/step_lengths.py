@@ -1,0 +1,171 @@
+"""Lengths, bounds and masks of a step, computed in the program and shared by all layers.
+
+All derive from two things: the write offset of each row and the length of token_ids. Every convention
+(seqlens_k is total - 1, a window counts the query itself) is applied here and nowhere else, because an
+off-by-one between two of them would run and be silently wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from torch_mlir import ir
+
+from ..ir.builder import OnnxBuilder, tensor_type
+
+__all__ = ["StepLengths"]
+
+_ONE = (1,)
+
+
+class StepLengths:
+    """Values made on demand before the function's first operation, each once for a write offset.
+
+    B rows, S new positions; a row's total is its write offset plus S. L: the longest total.
+    """
+
+    def __init__(self, builder: OnnxBuilder, token_ids: ir.Value) -> None:
+        self._builder = builder
+        self._token_ids = token_ids
+        self._made: dict[tuple[str, ir.Value | None, int], ir.Value] = {}
+
+    def sequence(self) -> ir.Value:
+        """S, i64 [1]."""
+        return self._once(
+            "sequence",
+            None,
+            0,
+            lambda: self._one("Shape", [self._token_ids], _ONE, "i64", {"start": 1, "end": 2}),
+        )
+
+    def totals(self, offset: ir.Value) -> ir.Value:
+        """Live positions of each row after this step, i64 [B]."""
+        return self._once(
+            "totals", offset, 0, lambda: self._one("Add", [offset, self.sequence()], (None,), "i64")
+        )
+
+    def seqlens_k(self, offset: ir.Value) -> ir.Value:
+        """GroupQueryAttention's lengths, i32 [B]: totals - 1."""
+
+        def make() -> ir.Value:
+            less = self._one("Sub", [self.totals(offset), self._ints(1)], (None,), "i64")
+            return self._cast(less, (None,), "i32", 6)
+
+        return self._once("seqlens_k", offset, 0, make)
+
+    def total_sequence_length(self, offset: ir.Value) -> ir.Value:
+        """GroupQueryAttention's longest total, i32 scalar."""
+
+        def make() -> ir.Value:
+            longest = self._one("ReduceMax", [self.totals(offset)], (), "i64", {"keepdims": 0})
+            return self._cast(longest, (), "i32", 6)
+
+        return self._once("total_sequence_length", offset, 0, make)
+
+    def end(self, offset: ir.Value) -> ir.Value:
+        """L, where the live prefix of the longest row ends, i64 [1]."""
+        return self._once(
+            "end", offset, 0, lambda: self._one("ReduceMax", [self.totals(offset)], _ONE, "i64", {"keepdims": 1})
+        )
+
+    def all_live(self, offset: ir.Value) -> ir.Value:
+        """Up to where every row is live, i64 [1]: the shortest total."""
+        return self._once(
+            "all_live",
+            offset,
+            0,
+            lambda: self._one("ReduceMin", [self.totals(offset)], _ONE, "i64", {"keepdims": 1}),
+        )
+
+    def start(self, offset: ir.Value, window: int) -> ir.Value:
+        """The first position that any query of the step may see, i64 [1]; 0 without a window."""
+
+        def make() -> ir.Value:
+            if window == 0:
+                return self._ints(0)
+            first = self._one("ReduceMin", [offset], _ONE, "i64", {"keepdims": 1})
+            seen = self._one("Sub", [first, self._ints(window - 1)], _ONE, "i64")
+            return self._one("Max", [seen, self._ints(0)], _ONE, "i64")
+
+        return self._once("start", offset, window, make)
+
+    def splits(self, offset: ir.Value, window: int) -> ir.Value:
+        """How many positions from start on are live in all rows, and how many are not, i64 [2]."""
+
+        def make() -> ir.Value:
+            whole = self._one("Sub", [self.all_live(offset), self.start(offset, window)], _ONE, "i64")
+            rest = self._one("Sub", [self.end(offset), self.all_live(offset)], _ONE, "i64")
+            return self._one("Concat", [whole, rest], (2,), "i64", {"axis": 0})
+
+        return self._once("splits", offset, window, make)
+
+    def mask(self, offset: ir.Value, window: int) -> ir.Value:
+        """Whether query s of a row may see position start + t, i1 [B, 1, S, T]."""
+
+        def make() -> ir.Value:
+            query = self._queries(offset)
+            keys = self._range(self.start(offset, window), self.end(offset))
+            shape = (None, 1, None, None)
+            causal = self._one("LessOrEqual", [keys, query], shape, "i1")
+            if window == 0:
+                return causal
+            before = self._one("Sub", [query, self._scalar(window)], (None, 1, None, 1), "i64")
+            near = self._one("Greater", [keys, before], shape, "i1")
+            return self._one("And", [causal, near], shape, "i1")
+
+        return self._once("mask", offset, window, make)
+
+    def tail_is_live(self, offset: ir.Value) -> ir.Value:
+        """Which positions from all_live on belong to a row, i1 [B, 1, T, 1]."""
+
+        def make() -> ir.Value:
+            positions = self._range(self.all_live(offset), self.end(offset))
+            column = self._reshape(positions, [1, 1, -1, 1], (1, 1, None, 1))
+            totals = self._reshape(self.totals(offset), [-1, 1, 1, 1], (None, 1, 1, 1))
+            return self._one("Less", [column, totals], (None, 1, None, 1), "i1")
+
+        return self._once("tail_is_live", offset, 0, make)
+
+    def _queries(self, offset: ir.Value) -> ir.Value:
+        """The position of each query, i64 [B, 1, S, 1]."""
+
+        def make() -> ir.Value:
+            steps = self._reshape(self._range(self._ints(0), self.sequence()), [1, 1, -1, 1], (1, 1, None, 1))
+            rows = self._reshape(offset, [-1, 1, 1, 1], (None, 1, 1, 1))
+            return self._one("Add", [rows, steps], (None, 1, None, 1), "i64")
+
+        return self._once("queries", offset, 0, make)
+
+    def _range(self, start: ir.Value, end: ir.Value) -> ir.Value:
+        scalars = [self._reshape(value, [], ()) for value in (start, end)]
+        return self._one("Range", [*scalars, self._scalar(1)], (None,), "i64")
+
+    def _once(self, what: str, offset: ir.Value | None, window: int, make: Callable[[], ir.Value]) -> ir.Value:
+        key = (what, offset, window)
+        if key not in self._made:
+            self._made[key] = make()
+        return self._made[key]
+
+    def _one(
+        self,
+        op_type: str,
+        operands: list[ir.Value],
+        shape: tuple[int | None, ...],
+        dtype: str,
+        attributes: dict[str, int] | None = None,
+    ) -> ir.Value:
+        return self._builder.one(op_type, operands, tensor_type(shape, dtype), attributes)
+
+    def _cast(self, value: ir.Value, shape: tuple[int | None, ...], dtype: str, onnx_type: int) -> ir.Value:
+        return self._one("Cast", [value], shape, dtype, {"to": onnx_type})
+
+    def _reshape(self, value: ir.Value, target: list[int], shape: tuple[int | None, ...]) -> ir.Value:
+        sizes = self._builder.constant(np.array(target, dtype=np.int64))
+        return self._one("Reshape", [value, sizes], shape, "i64")
+
+    def _ints(self, value: int) -> ir.Value:
+        return self._builder.constant(np.array([value], dtype=np.int64))
+
+    def _scalar(self, value: int) -> ir.Value:
+        return self._builder.constant(np.array(value, dtype=np.int64))

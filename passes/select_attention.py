@@ -1,0 +1,117 @@
+"""select-attention: every plan.attention becomes one of the arms."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch_mlir import ir
+
+from planonce.runtime.errors import PassError
+
+from .arms.call import AttentionArm, AttentionCall
+from .arms.fused import FusedArm
+from .arms.portable import PortableArm
+from .arms.step_lengths import StepLengths
+from .base import fail, option
+from .ir.builder import OnnxBuilder
+from .ir.devices import check_device, device_of_op
+from .ir.roles import Role, arguments, body_of, function_of
+from .remarks import Remarks
+
+__all__ = ["ARMS", "ArmChoice", "SelectAttention"]
+
+# In order of preference: auto takes the first that does not refuse.
+ARMS: Mapping[str, type[AttentionArm]] = {arm.name: arm for arm in (FusedArm, PortableArm)}
+
+
+class ArmChoice(enum.Enum):
+    """``auto`` decides for each layer by dtype, head sizes, layout and device."""
+
+    AUTO = "auto"
+    FUSED = "fused"
+    PORTABLE = "portable"
+
+
+@dataclass(frozen=True, slots=True)
+class SelectAttention:
+    """Replaces every ``plan.attention`` and ``plan.write_slice`` by ONNX operations.
+
+    The fused arm takes the two KV writes and the attention as one GroupQueryAttention that writes in place
+    and costs what is live. The portable arm keeps the writes (TensorScatter) and works on slices of the
+    live prefix. Lengths and masks are computed once for all layers. The choice for each layer, and why the
+    better arm was not taken, is a remark and goes into the plan's manifest.
+    """
+
+    name: ClassVar[str] = "select-attention"
+    summary: ClassVar[str] = "lower attention and KV writes to the arm that suits each layer"
+
+    arm: ArmChoice = option(ArmChoice.AUTO, "the arm for every layer; auto: the best that each layer allows")
+    device: str = option("cpu:0", "device to choose for where an operation has none yet")
+
+    def run(self, module: ir.Module, remarks: Remarks) -> bool:
+        """Raises PassError when a layer cannot take the arm that was asked for."""
+        check_device(self.device)
+        function = function_of(module)
+        body = body_of(function)
+        ops = [view.operation for view in body.operations]
+        attentions = [op for op in ops if op.name == "plan.attention"]
+        if attentions:
+            lengths = StepLengths(
+                OnnxBuilder(function.location, ir.InsertionPoint(ops[0])), _token_ids(function, body)
+            )
+            for op in attentions:
+                self._lower(op, lengths, remarks)
+        writes = [view.operation for view in body.operations if view.operation.name == "plan.write_slice"]
+        for op in writes:
+            _lower_write(op)
+        return bool(attentions or writes)
+
+    def _lower(self, op: ir.Operation, lengths: StepLengths, remarks: Remarks) -> None:
+        try:
+            call = AttentionCall.of(op)
+        except PassError as error:
+            raise fail(op, error.message, found=error.found) from None
+        arm, reason = self._choose(call)
+        remarks.add(f"layer {call.layer}: {arm.name}: {reason}", at=op)
+        device = device_of_op(op) or ""
+        arm.lower(call, OnnxBuilder(op.location, ir.InsertionPoint(op), device), lengths)
+
+    def _choose(self, call: AttentionCall) -> tuple[type[AttentionArm], str]:
+        device = call.device or self.device
+        if self.arm is not ArmChoice.AUTO:
+            arm = ARMS[self.arm.value]
+            refusal = arm.refusal(call, device)
+            if refusal:
+                raise fail(
+                    call.op,
+                    f"cannot be computed by the {arm.name} arm in layer {call.layer}",
+                    found=refusal,
+                    todo="use arm=auto, which takes another arm for such a layer",
+                )
+            return arm, f"asked for; {arm.reason}"
+        refusals: list[str] = []
+        for arm in ARMS.values():
+            refusal = arm.refusal(call, device)
+            if not refusal:
+                return arm, "; ".join([*refusals, arm.reason])
+            refusals.append(f"not {arm.name}: {refusal}")
+        raise fail(call.op, "fits no arm", found="; ".join(refusals))
+
+
+def _token_ids(function: ir.OpView, body: ir.Block) -> ir.Value:
+    for info, value in zip(arguments(function), body.arguments, strict=True):  # pyright: ignore[reportArgumentType]
+        if info.role is Role.TOKEN_IDS:
+            return value
+    raise fail(function, "has no token_ids argument, whose length says how many positions a step writes")
+
+
+def _lower_write(op: ir.Operation) -> None:
+    cache, new, offset = op.operands
+    builder = OnnxBuilder(op.location, ir.InsertionPoint(op), device_of_op(op) or "")
+    axis = ir.IntegerAttr(op.attributes["axis"]).value
+    written = builder.one("TensorScatter", [cache, new, offset], cache.type, {"axis": axis})
+    op.results[0].replace_all_uses_with(written)
+    op.erase()

@@ -1,0 +1,156 @@
+"""verify-plan: what must be true of a program before it may become a plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch_mlir import ir
+from torch_mlir.dialects import func
+
+from .base import fail
+from .ir.devices import HOST, copy_target, device_of_op, device_of_value, is_placed
+from .ir.kv_writes import kv_write_of, offset_of, writes_into
+from .ir.roles import Role, arguments, body_of, function_of, results
+from .ir.tensors import shape_of
+from .remarks import Remarks
+
+__all__ = ["VerifyPlan"]
+
+_PLAN_LEFT = frozenset({"plan.weight", "plan.copy", "plan.contiguize"})
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyPlan:
+    """Changes nothing; refuses a program that could decode wrongly without an error.
+
+    Each KV slot is written exactly once, in place, at a position that follows from the write offset (a
+    position that does not is a cached length baked into the program). Batch, sequence and capacity are
+    symbolic. Every operation can be emitted and has a device; a value crosses devices through a copy only;
+    the logits come to the host. A weight has one shape wherever it is used.
+    """
+
+    name: ClassVar[str] = "verify-plan"
+    summary: ClassVar[str] = "refuse a program that breaks a rule of plans"
+
+    def run(self, module: ir.Module, remarks: Remarks) -> bool:
+        """Raises PassError at the first rule that does not hold."""
+        del remarks
+        function = function_of(module)
+        body = body_of(function)
+        _check_signature(function, body)
+        weights: dict[str, ir.Type] = {}
+        for view in body.operations:
+            _check_op(view.operation, weights)
+        _check_results(function, body)
+        _check_kv(function, body)
+        return False
+
+
+def _check_signature(function: func.FuncOp, body: ir.Block) -> None:
+    infos = arguments(function)
+    for role in (Role.TOKEN_IDS, Role.WRITE_OFFSET):
+        if sum(info.role is role for info in infos) != 1:
+            raise fail(function, f"has not exactly one argument with the role {role.value}")
+    symbolic = {Role.TOKEN_IDS: (0, 1), Role.WRITE_OFFSET: (0,), Role.LOGIT_POSITIONS: (0,), Role.KV: (0, 2)}
+    for info, value in zip(infos, body.arguments, strict=True):
+        for axis in symbolic.get(info.role, ()):
+            if shape_of(value)[axis] is not None:
+                raise fail(
+                    function,
+                    f"fixes dimension {axis} of {info.name}: the plan would serve one length only",
+                    found=str(value.type),
+                    expected="a dynamic dimension",
+                )
+
+
+def _check_op(op: ir.Operation, weights: dict[str, ir.Type]) -> None:
+    if op.name == "func.return":
+        return
+    if not op.name.startswith("onnx.") and op.name not in _PLAN_LEFT:
+        raise fail(op, "has no ONNX form", todo="let the pipeline lower it before verify-plan")
+    if op.name == "plan.weight":
+        name = ir.StringAttr(op.attributes["name"]).value
+        known = weights.setdefault(name, op.results[0].type)
+        if known != op.results[0].type:
+            raise fail(
+                op, f"uses the weight {name} in another shape", found=str(op.results[0].type), expected=str(known)
+            )
+    if not is_placed(op):
+        return
+    device = device_of_op(op)
+    if device is None:
+        raise fail(op, "has no device", todo="run assign-placement")
+    for value in op.operands:
+        home = device_of_value(value)
+        if home is not None and home != device:
+            raise fail(
+                op,
+                "reads a value from another device without a copy",
+                found=f"a value on {home}",
+                expected=f"a value on {device}",
+                todo="run insert-copies",
+            )
+
+
+def _check_results(function: func.FuncOp, body: ir.Block) -> None:
+    returned = list(body.operations)[-1].operation
+    infos = results(function)
+    if sum(info.role is Role.LOGITS for info in infos) != 1:
+        raise fail(returned, "must return logits exactly once")
+    for info, value in zip(infos, returned.operands, strict=True):
+        if info.role is Role.LOGITS:
+            owner = value.owner
+            if isinstance(owner, ir.Block) or owner.name != "plan.copy" or copy_target(owner) != HOST:
+                raise fail(returned, "returns logits that are not on the host", todo="run insert-copies")
+
+
+def _check_kv(function: func.FuncOp, body: ir.Block) -> None:
+    infos = arguments(function)
+    returned = list(body.operations)[-1].operation
+    offset = next(
+        value for value, info in zip(body.arguments, infos, strict=True) if info.role is Role.WRITE_OFFSET
+    )
+    tied: dict[int, int] = {}
+    for position, info in enumerate(results(function)):
+        if info.role is not Role.KV:
+            continue
+        if info.alias is None:
+            raise fail(returned, f"returns {info.name} without its buffer", todo="run alias-kv")
+        if info.alias in tied:
+            raise fail(returned, f"returns two values for the KV slot {infos[info.alias].name}")
+        tied[info.alias] = position
+    for index, info in enumerate(infos):
+        if info.role is not Role.KV:
+            continue
+        writers = [use for use in body.arguments[index].uses if writes_into(use.owner, use.operand_number)]
+        if index not in tied or len(writers) != 1:
+            at = writers[-1].owner if writers else function
+            raise fail(
+                at, f"KV slot {info.name} is not written exactly once", found=f"{len(writers)} writes"
+            )
+        write = kv_write_of(returned.operands[tied[index]])
+        if write is None or write.op.operands[write.cache] != body.arguments[index]:
+            raise fail(returned, f"returns a value for {info.name} that is not the write of it")
+        if not _follows_from(offset_of(write), offset):
+            raise fail(
+                write.op,
+                f"writes {info.name} at a position that does not follow from the write offset",
+                found="a cached length baked into the program",
+                expected="a value computed from the write_offset argument",
+            )
+
+
+def _follows_from(value: ir.Value, source: ir.Value) -> bool:
+    """Whether ``source`` is among what ``value`` is computed from."""
+    seen: set[ir.Value] = set()
+    todo = [value]
+    while todo:
+        value = todo.pop()
+        if value == source:
+            return True
+        owner = value.owner
+        if value not in seen and not isinstance(owner, ir.Block):
+            seen.add(value)
+            todo.extend(owner.operands)
+    return False
