@@ -148,6 +148,7 @@ class _Job:
             model,
             shape_key=self.shape_key,
             files=plan.files,
+            tensors=placement.stored,
             checkpoint=reference,
             remarks=[*self.checkpoint.remarks, *plain_remarks(self.structure.report.remarks)],
         )

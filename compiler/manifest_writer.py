@@ -16,6 +16,7 @@ from planonce.runtime.manifest import (
     FileRecord,
     Manifest,
     ModelFacts,
+    StoredTensor,
     WeightReference,
 )
 
@@ -72,6 +73,7 @@ def build_manifest(
     *,
     shape_key: str,
     files: tuple[FileRecord, ...],
+    tensors: tuple[StoredTensor, ...],
     checkpoint: CheckpointReference,
     remarks: Iterable[str],
 ) -> Manifest:
@@ -87,6 +89,7 @@ def build_manifest(
         tool_versions={name: importlib.metadata.version(name) for name in _TOOLS},
         minimum_onnxruntime=MINIMUM_ONNXRUNTIME,
         files=files,
+        tensors=tensors,
         checkpoint=checkpoint,
         remarks=tuple(remarks),
     )

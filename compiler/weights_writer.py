@@ -17,7 +17,7 @@ from typing import Protocol
 import numpy as np
 
 from planonce.runtime.errors import CheckpointError
-from planonce.runtime.manifest import WeightReference
+from planonce.runtime.manifest import StoredTensor, WeightReference
 
 from .plan_file import PlanFile
 from .progress import Progress
@@ -70,12 +70,16 @@ class Location:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Every tensor's location, the files to link in, and what to write to ``weights.bin`` in which order."""
+    """Every tensor's location, the files to link in, and what to write to ``weights.bin`` in which order.
+
+    ``stored``: the tensors in the plan's own files. ``references``: the others.
+    """
 
     locations: dict[str, Location]
     links: dict[str, Path]
     written: tuple[TensorUse, ...]
     written_bytes: int
+    stored: tuple[StoredTensor, ...]
     references: tuple[WeightReference, ...]
 
     @property
@@ -102,6 +106,7 @@ def place(
     links: dict[str, Path] = {}
     names: dict[Path, str] = {}
     locations: dict[str, Location] = {}
+    stored: list[StoredTensor] = []
     references: list[WeightReference] = []
     written: list[TensorUse] = []
     end = 0
@@ -110,6 +115,7 @@ def place(
         if raw is None:
             start = -(-end // ALIGNMENT) * ALIGNMENT
             locations[use.name] = Location(WEIGHTS_FILE, start, use.nbytes)
+            stored.append(_stored(use, locations[use.name]))
             end = start + use.nbytes
             written.append(use)
             continue
@@ -125,8 +131,14 @@ def place(
                 names[path] = _unused_name(PurePosixPath(file_name(path)).name, links)
             name = names[path]
             links[name] = path
+            stored.append(_stored(use, Location(name, offset, nbytes)))
         locations[use.name] = Location(name, offset, nbytes)
-    return Placement(locations, links, tuple(written), end, tuple(references))
+    return Placement(locations, links, tuple(written), end, tuple(stored), tuple(references))
+
+
+def _stored(use: TensorUse, at: Location) -> StoredTensor:
+    constant = use.weight is None
+    return StoredTensor(use.name, at.file, at.offset, at.nbytes, use.dtype, use.shape, constant)
 
 
 def write_tensors(

@@ -125,7 +125,7 @@ def _check_kv(function: func.FuncOp, body: ir.Block) -> None:
             continue
         writers = [use for use in body.arguments[index].uses if writes_into(use.owner, use.operand_number)]
         if index not in tied or len(writers) != 1:
-            at = writers[-1].owner if writers else function
+            at = writers[0].owner if writers else function
             raise fail(
                 at, f"KV slot {info.name} is not written exactly once", found=f"{len(writers)} writes"
             )
