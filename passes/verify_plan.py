@@ -71,6 +71,8 @@ def _check_op(op: ir.Operation, weights: dict[str, ir.Type]) -> None:
         raise fail(op, "has no ONNX form", todo="let the pipeline lower it before verify-plan")
     if op.name == "plan.weight":
         name = ir.StringAttr(op.attributes["name"]).value
+        if "form" in op.attributes:
+            name = f"{name} ({ir.StringAttr(op.attributes['form']).value})"
         known = weights.setdefault(name, op.results[0].type)
         if known != op.results[0].type:
             raise fail(
