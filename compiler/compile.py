@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from planonce.runtime.errors import OutputError
 from planonce.runtime.manifest import MANIFEST_NAME, Manifest
 
-from .compile_options import CompileOptions, CompileReport, choose_max_seq_len
+from .compile_options import ROUNDED, CompileOptions, CompileReport, choose_dtype, choose_max_seq_len
 from .memory import peak_rss
 from .package import PlanDirectory, check_target, open_plan_directory, require_free_space
 from .progress import PhaseTimer, Progress, SilentProgress
@@ -34,29 +34,33 @@ def compile_checkpoint(options: CompileOptions, progress: Progress | None = None
     with timer.phase("open"):
         # The heavy imports: torch and transformers take seconds, and bad options should not.
         from .checkpoint import open_checkpoint
-        from .shape_key import shape_key
-        from .structure import choose_pipeline, compile_structure
+        from .shape_key import shape_key, weights_dtype
+        from .structure import choose_pipeline, compile_structure, for_scheme
 
-        pipeline = choose_pipeline(options.pass_pipeline, options.attention)
+        pipeline = choose_pipeline(options.pass_pipeline, options.attention, options.place)
+        if options.dtype in ROUNDED:
+            pipeline = for_scheme(pipeline, options.dtype, options.block_size)
         checkpoint = open_checkpoint(options.checkpoint)
         _refuse_own_checkpoint(options, checkpoint)
         max_seq_len = choose_max_seq_len(checkpoint.config, options.max_seq_len)
+        dtype = choose_dtype(checkpoint.weights, options.dtype)
     _hash(checkpoint, timer)
-    key = shape_key(
-        str(checkpoint.config.model_type),
-        checkpoint.config.to_dict(),
-        weight_identity=checkpoint.identity,
-        dtype=options.dtype,
-    )
     structure = compile_structure(
         checkpoint.config,
         max_seq_len=max_seq_len,
         pipeline=pipeline,
+        stored=checkpoint.weights.block_formats() if dtype == "keep" else {},
         dump_ir=options.dump_ir,
         example_cached_len=options.example_cached_len,
         timer=timer,
     )
-    job = _Job(options, checkpoint, structure, max_seq_len, key, timer)
+    key = shape_key(
+        str(checkpoint.config.model_type),
+        checkpoint.config.to_dict(),
+        weight_identity=checkpoint.identity,
+        dtype=weights_dtype(structure.program.tensors),
+    )
+    job = _Job(options, checkpoint, structure, max_seq_len, dtype, key, timer)
     return job.write()
 
 
@@ -68,6 +72,7 @@ class _Job:
     checkpoint: Checkpoint
     structure: CompiledStructure
     max_seq_len: int
+    dtype: str
     shape_key: str
     timer: PhaseTimer
 
@@ -135,9 +140,7 @@ class _Job:
     def _manifest(self, plan: PlanDirectory, placement: Placement) -> Manifest:
         from .manifest_writer import build_manifest, checkpoint_reference, model_facts, plain_remarks
 
-        model = model_facts(
-            self.checkpoint, self.structure, max_seq_len=self.max_seq_len, dtype=self.options.dtype
-        )
+        model = model_facts(self.checkpoint, self.structure, max_seq_len=self.max_seq_len)
         reference = checkpoint_reference(
             self.checkpoint,
             placement.references,
@@ -160,7 +163,7 @@ class _Job:
             family=manifest.model.family,
             architecture=manifest.model.architecture,
             n_layers=manifest.model.n_layers,
-            dtype=self.options.dtype,
+            dtype=self.dtype,
             max_seq_len=self.max_seq_len,
             shape_key=manifest.shape_key,
             seconds=dict(self.timer.seconds),
@@ -171,6 +174,7 @@ class _Job:
             n_nodes=sum(len(stage.model.graph.node) for stage in self.structure.program.stages),
             attention=manifest.attention,
             peak_rss=peak_rss(),
+            weight_formats=manifest.model.weight_formats,
             remarks=manifest.remarks,
             self_check=checked,
         )

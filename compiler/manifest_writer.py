@@ -32,15 +32,17 @@ __all__ = [
 
 # Opset 24's Attention changed its causal rule without a new number; this is the first release that we tested.
 MINIMUM_ONNXRUNTIME = "1.31.0"
+# What values between operations are; bfloat16 and float16 have no kernels on the CPU.
+ARITHMETIC = "float32"
 _TOOLS = ("planonce", "torch", "torch-mlir", "transformers", "onnx")
 _CHOICE = re.compile(r"layer (\d+): (?:the )?(\S+?)(?: arm)?(?:[:,;]| because| \() ?(.*?)\)?$", re.DOTALL)
 
 
 def model_facts(
-    checkpoint: Checkpoint, structure: CompiledStructure, *, max_seq_len: int, dtype: str
+    checkpoint: Checkpoint, structure: CompiledStructure, *, max_seq_len: int
 ) -> ModelFacts:
     config = checkpoint.config
-    architectures = getattr(config, "architectures", None) or [type(config).__name__]
+    architectures = getattr(config, "architectures", None) or [_causal_lm(config.model_type)]
     return ModelFacts(
         family=structure.family,
         architecture=str(architectures[0]),
@@ -48,10 +50,20 @@ def model_facts(
         vocab_size=structure.vocab_size,
         hidden_size=int(config.hidden_size),
         max_seq_len=max_seq_len,
-        dtype=dtype,
+        dtype=ARITHMETIC,
         bos_token_id=checkpoint.generation.bos_token_id,
         eos_token_ids=checkpoint.generation.eos_token_ids,
+        weight_formats=tuple(
+            sorted({str(use.encoding.format) for use in structure.program.tensors if use.encoding is not None})
+        ),
     )
+
+
+def _causal_lm(model_type: str) -> str:
+    """The class that transformers builds, for a checkpoint (a GGUF file) that does not name it."""
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    return str(MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.get(model_type, model_type))
 
 
 def checkpoint_reference(

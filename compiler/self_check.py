@@ -26,7 +26,8 @@ _CAPACITY = 8
 def check_plan(plan: Path) -> dict[str, float]:
     """Load ``plan`` in a fresh process and decode two tokens. Returns load and decode seconds, peak RSS.
 
-    Raises CompileError when it does not load, crashes, or gives logits that are not finite.
+    Empty when the plan is placed on devices that are not here: it is for another machine. Raises CompileError
+    when it does not load, crashes, or gives logits that are not finite.
     """
     # -P: the caller's working directory must not be able to shadow a module.
     command = [sys.executable, "-P", "-m", "planonce.compiler.self_check", str(plan)]
@@ -52,10 +53,13 @@ def self_check(path: Path) -> dict[str, float]:
     """Load the plan and decode two tokens, in this process, through the runtime's public API."""
     import numpy as np
 
-    from planonce.runtime import Plan
+    from planonce.runtime import Manifest, Plan, local_devices
 
     from .memory import peak_rss
 
+    here = {str(device) for device in local_devices()}
+    if any(stage.device not in here for stage in Manifest.load(path).stages):
+        return {}
     begin = time.perf_counter()
     plan = Plan.load(path)
     loaded = time.perf_counter()
@@ -68,7 +72,7 @@ def self_check(path: Path) -> dict[str, float]:
             raise CompileError(
                 "The plan's logits are not finite.",
                 found=f"{bad} of {logits.size} at position {step}",
-                todo="`planonce inspect` on the checkpoint lists weights with NaN or infinity.",
+                todo="Compile with --no-self-check; then `planonce inspect PLAN` names the weights at fault.",
             )
         token = int(logits.argmax())
     end = time.perf_counter()

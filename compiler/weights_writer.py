@@ -19,6 +19,7 @@ import numpy as np
 from planonce.runtime.errors import CheckpointError
 from planonce.runtime.manifest import StoredTensor, WeightReference
 
+from .encoded_weights import BlockSource, EncodedWeights
 from .plan_file import PlanFile
 from .progress import Progress
 from .tensor_use import TensorUse
@@ -44,14 +45,12 @@ class WeightEntryLike(Protocol):
     def shape(self) -> tuple[int, ...]: ...
 
 
-class WeightSource(Protocol):
+class WeightSource(BlockSource, Protocol):
     """What is asked of the checkpoint's index of weights."""
 
     def __contains__(self, name: object, /) -> bool: ...
 
     def __getitem__(self, name: str, /) -> WeightEntryLike: ...
-
-    def chunks(self, name: str, dtype: str) -> Iterator[np.ndarray]: ...
 
     def raw_location(self, name: str, dtype: str) -> tuple[Path, int, int] | None: ...
 
@@ -109,15 +108,24 @@ def place(
     stored: list[StoredTensor] = []
     references: list[WeightReference] = []
     written: list[TensorUse] = []
+    same: dict[object, Location] = {}
     end = 0
     for use in tensors:
         raw = usable.get(use.name)
+        shared = None if use.encoding is None else (use.parts, use.encoding.bytes_of)
+        if shared in same:
+            # A tied embedding and head read one copy, each in its own shape.
+            locations[use.name] = same[shared]
+            stored.append(_stored(use, same[shared]))
+            continue
         if raw is None:
             start = -(-end // ALIGNMENT) * ALIGNMENT
             locations[use.name] = Location(WEIGHTS_FILE, start, use.nbytes)
             stored.append(_stored(use, locations[use.name]))
             end = start + use.nbytes
             written.append(use)
+            if shared is not None:
+                same[shared] = locations[use.name]
             continue
         path, offset, nbytes = raw
         if mode is WeightMode.REFERENCE:
@@ -137,7 +145,7 @@ def place(
 
 
 def _stored(use: TensorUse, at: Location) -> StoredTensor:
-    constant = use.weight is None
+    constant = not use.parts
     return StoredTensor(use.name, at.file, at.offset, at.nbytes, use.dtype, use.shape, constant)
 
 
@@ -148,20 +156,16 @@ def write_tensors(
 
     Raises CheckpointError when the checkpoint cannot give a tensor, OSError when it cannot be written.
     """
+    encoded = EncodedWeights(weights)
     for use in placement.written:
         file.pad_to(placement.locations[use.name].offset)
         start = file.position
-        if use.weight is None:
-            assert use.constant is not None
-            slices: Iterable[np.ndarray] = (use.constant,)
-        else:
-            slices = weights.chunks(use.weight, use.dtype)
-        for array in slices:
+        for array in _slices(use, weights, encoded):
             # Bytes, because the buffer protocol does not know bfloat16; a view, because it may be large.
-            data = memoryview(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+            data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
             file.write(data)
             if progress is not None:
-                progress.advance(len(data), use.weight or use.name)
+                progress.advance(len(data), use.name)
         if file.position - start != use.nbytes:
             raise CheckpointError(
                 "A weight was read with another size than its index says.",
@@ -171,19 +175,32 @@ def write_tensors(
             )
 
 
+def _slices(use: TensorUse, weights: WeightSource, encoded: EncodedWeights) -> Iterator[np.ndarray]:
+    if use.constant is not None:
+        yield use.constant
+    if use.encoding is not None:
+        yield from encoded.chunks(use.parts, use.encoding.format, use.encoding.form)
+        return
+    for part in use.parts:
+        yield from weights.chunks(part, use.dtype)
+
+
 def _checked(uses: Iterable[TensorUse], weights: WeightSource) -> list[TensorUse]:
     checked: list[TensorUse] = []
     missing: list[str] = []
     for use in uses:
-        if use.weight is not None:
-            if use.weight not in weights:
-                missing.append(use.weight)
-                continue
-            shape = tuple(weights[use.weight].shape)
+        absent = [part for part in use.parts if part not in weights]
+        if absent:
+            missing += absent
+            continue
+        if use.parts:
+            shape = _stacked_shape([tuple(weights[part].shape) for part in use.parts])
+            if use.encoding is not None and len(shape) == 2:
+                shape = use.encoding.shape(shape)
             if shape != use.shape:
                 raise CheckpointError(
                     "A weight's shape is not the one its configuration calls for.",
-                    where=use.weight,
+                    where=use.name,
                     found=str(list(shape)),
                     expected=str(list(use.shape)),
                     todo="Check that config.json belongs to these weights.",
@@ -197,6 +214,14 @@ def _checked(uses: Iterable[TensorUse], weights: WeightSource) -> list[TensorUse
             todo="Check that config.json belongs to these weights and that no file is missing.",
         )
     return checked
+
+
+def _stacked_shape(shapes: Sequence[tuple[int, ...]]) -> tuple[int, ...]:
+    """Of the tensors one below the other; where they do not fit, the first that does not."""
+    if len(shapes) == 1:
+        return shapes[0]
+    odd = next((shape for shape in shapes if shape[1:] != shapes[0][1:] or not shape), None)
+    return odd if odd is not None else (sum(shape[0] for shape in shapes), *shapes[0][1:])
 
 
 def _usable_as_they_lie(

@@ -7,7 +7,7 @@ from typing import Any
 
 from .conversation import Conversation
 from .errors import RequestError
-from .generate import FinishReason, Generation, GenerationResult
+from .generate import Generation
 from .generation_options import GenerationOptions
 from .tokenizer import PlanTokenizer
 
@@ -61,7 +61,9 @@ class ChatTemplate:
                 size += len(piece)
                 self._environment.spend()
                 if size > MAX_CHARACTERS:
-                    raise RequestError("the chat template's output is too long", found=f"over {size} characters")
+                    raise RequestError(
+                        "the chat template's output is too long", found=f"over {size} characters"
+                    )
         except RequestError:
             raise
         except Exception as error:  # templates can provoke any error of Python's
@@ -98,9 +100,10 @@ class Chat:
         self._conversation = conversation
         self._tokenizer = tokenizer
         self._template = template
-        self._said = ""  # the text of the conversation's tokens
-        self._asked: tuple[str, Generation] | None = None
-        self.messages: list[Message] = [] if system is None else [{"role": "system", "content": system}]
+        self._said: str | None = None  # the text of the conversation's tokens, where it is known
+        self._asked: tuple[str, int, Generation] | None = None
+        self._opening: list[Message] = [] if system is None else [{"role": "system", "content": system}]
+        self.messages: list[Message] = list(self._opening)
 
     @property
     def conversation(self) -> Conversation:
@@ -112,28 +115,29 @@ class Chat:
         messages = [*self.messages, {"role": "user", "content": text}]
         prompt = self._template.render(messages)
         generation = Generation(self._conversation, options, self._tokenizer)
-        tokens = self._conversation.tokens
-        if tokens and prompt.startswith(self._said):
-            self._conversation.append(
-                self._tokenizer.encode(prompt[len(self._said) :], special_tokens=False)
-            )
+        if self._said is not None and prompt.startswith(self._said):
+            self._conversation.append(self._tokenizer.encode(prompt[len(self._said) :], special_tokens=False))
         else:
             self._conversation.replace(self._tokenizer.encode(prompt, special_tokens=False))
         self.messages = messages
-        self._asked = (prompt, generation)
+        self._asked = (prompt, len(self._conversation.tokens), generation)
         return generation
 
     def close_turn(self) -> None:
         """Take the answer so far, whole or cut short, into the messages. Called by the next ``send``."""
         if self._asked is None:
             return
-        prompt, generation = self._asked
+        prompt, length, generation = self._asked
         self._asked = None
-        result = generation.result
-        self.messages = [*self.messages, {"role": "assistant", "content": result.text}]
-        self._said = prompt + self._answer_text(result)
+        self.messages = [*self.messages, {"role": "assistant", "content": generation.result.text}]
+        # The answer as it lies in the history, special tokens spelled out: an interrupt can come between
+        # a pick and its place there. Somebody else's truncation below it leaves nothing to continue.
+        tokens = self._conversation.tokens
+        known = len(tokens) >= length
+        self._said = prompt + self._tokenizer.decode_all(tokens[length:]) if known else None
 
-    def _answer_text(self, result: GenerationResult) -> str:
-        """The answer as it lies in the history: special tokens spelled out, a final stop token left out."""
-        ended = result.finish_reason is FinishReason.STOP_TOKEN
-        return self._tokenizer.decode_all(result.tokens[:-1] if ended else result.tokens)
+    def reset(self) -> None:
+        """Forget what was said, the system message excepted. The cache stays allocated."""
+        self._asked, self._said = None, None
+        self._conversation.truncate_to(0)
+        self.messages = list(self._opening)

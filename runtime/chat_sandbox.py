@@ -15,10 +15,11 @@ from functools import wraps
 from typing import Any, cast
 
 from jinja2 import TemplateError, nodes
+from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.runtime import LoopContext
-from jinja2.sandbox import ImmutableSandboxedEnvironment, SecurityError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 __all__ = ["ChatEnvironment", "TemplateTooExpensive"]
 
@@ -30,9 +31,13 @@ _MAX_WIDTH = 10_000
 
 # Filters seen in published chat templates, and their plain neighbours. Others are refused at parse time.
 _FILTERS = frozenset(
-    "abs batch capitalize count d default dictsort e escape first float format forceescape groupby indent int "
-    "items join last length list lower map max min reject rejectattr replace reverse round safe select "
-    "selectattr slice sort string sum title tojson trim truncate unique upper wordcount".split()
+    (
+        *("abs", "batch", "capitalize", "count", "d", "default", "dictsort", "e", "escape", "first", "float"),
+        *("format", "forceescape", "groupby", "indent", "int", "items", "join", "last", "length", "list"),
+        *("lower", "map", "max", "min", "reject", "rejectattr", "replace", "reverse", "round", "safe"),
+        *("select", "selectattr", "slice", "sort", "string", "sum", "title", "tojson", "trim", "truncate"),
+        *("unique", "upper", "wordcount"),
+    )
 )
 
 
@@ -57,7 +62,10 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
 
     def __init__(self) -> None:
         super().__init__(
-            trim_blocks=True, lstrip_blocks=True, extensions=[loopcontrols, _Generation], finalize=self._printed
+            trim_blocks=True,
+            lstrip_blocks=True,
+            extensions=[loopcontrols, _Generation],
+            finalize=self._printed,
         )
         self._steps = 0
         self._deadline = 0.0
@@ -67,9 +75,10 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         self.filters["tojson"] = self._guarded(_to_json)
         self.filters["_turns"] = self._turns
         self.filters["_measured"] = self._measured
-        self.globals.pop("lipsum", None)
-        self.globals["raise_exception"] = _raise_exception
-        self.globals["strftime_now"] = _strftime_now
+        names = cast("dict[str, Any]", self.globals)  # pyright: ignore[reportUnknownMemberType]
+        names.pop("lipsum", None)
+        names["raise_exception"] = _raise_exception
+        names["strftime_now"] = _strftime_now
 
     def start(self) -> None:
         """Begin a rendering: the limits are fresh."""
@@ -90,7 +99,7 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
         tree = super()._parse(source, name, filename)
         # Jinja has no hook for a loop's turn nor for `~`: send both through a filter of ours.
         for loop in list(tree.find_all(nodes.For)):
-            loop.iter = _filtered(loop.iter, "_turns")
+            loop.iter = _filtered(cast("nodes.Expr", loop.iter), "_turns")
         for concat in list(tree.find_all(nodes.Concat)):
             concat.nodes = [_filtered(part, "_measured") for part in concat.nodes]
         return tree
@@ -106,7 +115,9 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
             name = getattr(__obj, "__name__", "")
             if name in ("format", "format_map"):
                 _check_format(owner)
-            elif name == "replace" and len(args) >= 2 and isinstance(args[0], str) and isinstance(args[1], str):
+            elif (
+                name == "replace" and len(args) >= 2 and isinstance(args[0], str) and isinstance(args[1], str)
+            ):
                 _check_size(len(owner) + owner.count(args[0]) * len(args[1]))
             elif name == "join" and args:
                 items = list(cast("Iterable[Any]", args[0]))
@@ -138,7 +149,9 @@ class ChatEnvironment(ImmutableSandboxedEnvironment):
     def _check_call(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         for value in (*args, *kwargs.values()):
             if isinstance(value, int) and not isinstance(value, bool) and abs(value) > _MAX_WIDTH * 10:
-                raise TemplateTooExpensive(f"an argument of {value}" if _bits(value) < 64 else "a huge argument")
+                raise TemplateTooExpensive(
+                    f"an argument of {value}" if _bits(value) < 64 else "a huge argument"
+                )
             _check_size(_size(value))
 
     def _guarded(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -177,7 +190,10 @@ def _filtered(node: nodes.Expr, name: str) -> nodes.Filter:
 
 
 def _size(value: object) -> int:
-    """Characters it may take to print ``value``, shared parts counted each time; stops past the limit."""
+    """Characters it may take to print ``value``, generously; shared parts count each time.
+
+    Raises TemplateTooExpensive past the limit.
+    """
     total = 0
     stack: list[object] = [value]
     while stack:
@@ -191,10 +207,9 @@ def _size(value: object) -> int:
         elif isinstance(item, list | tuple | set | frozenset):
             total += 16
             stack.extend(cast("Iterable[object]", item))
-        elif isinstance(item, int):
-            total += _bits(item) // 3 + 1
         else:
-            total += 8
+            # Also a bound on the walk itself: a list of small numbers is looked at one by one.
+            total += 8 + (_bits(item) // 3 if isinstance(item, int) else 0)
         if total > MAX_CHARACTERS or len(stack) > MAX_CHARACTERS:
             raise TemplateTooExpensive(f"a value of more than {MAX_CHARACTERS} characters")
     return total
@@ -250,7 +265,9 @@ def _to_json(
     # transformers replaces Jinja's filter, which escapes HTML; templates rely on plain JSON.
     if isinstance(indent, int) and indent > 16:
         raise TemplateTooExpensive(f"an indent of {indent}")
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
 
 
 def _raise_exception(message: object) -> None:

@@ -42,6 +42,18 @@ class PlanonceError(Exception):
         self.todo = todo
         self.where = where
 
+    def document(self) -> dict[str, object]:
+        """For JSON; every key is always there."""
+        return {
+            "code": self.code,
+            "message": self.message,
+            "found": self.found,
+            "expected": self.expected,
+            "where": self.where,
+            "todo": self.todo,
+            "notes": list(getattr(self, "__notes__", ())),
+        }
+
     def __str__(self) -> str:
         parts = [self.message]
         for label, text in (

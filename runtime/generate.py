@@ -43,11 +43,15 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class GenerationTimes:
-    """Seconds. ``steps``: each decoded token from pick to logits, the caller's own time left out."""
+    """Seconds. ``steps``: each decoded token from pick to logits, the caller's own time left out.
+
+    ``host``: the part of all steps that went to picking tokens and settling their text.
+    """
 
     prefill: float = 0.0
     first_token: float = 0.0
     steps: array[float] = field(default_factory=lambda: array("d"))
+    host: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +93,7 @@ class Generation(Iterator[Token]):
         self._logprobs: list[float] = []
         self._finish = FinishReason.ABANDONED
         self._fed = 0
-        self._prefill = self._first = 0.0
+        self._prefill = self._first = self._host = 0.0
         self._steps = array("d")
         self._events = self._run()
 
@@ -114,7 +118,7 @@ class Generation(Iterator[Token]):
             tokens_fed=self._fed,
             stop_string=self._matcher.matched,
             logprobs=tuple(self._logprobs),
-            times=GenerationTimes(self._prefill, self._first, self._steps),
+            times=GenerationTimes(self._prefill, self._first, self._steps, self._host),
         )
 
     def _run(self) -> Iterator[Token]:
@@ -143,6 +147,7 @@ class Generation(Iterator[Token]):
             resumed = clock()
             logits = conversation.step(choice.token)
             self._steps.append(spent + clock() - resumed)
+            self._host += spent
             spent = 0.0
 
     def _settle(self, token: int, logprob: float | None) -> tuple[Token, FinishReason | None]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from numbers import Integral, Real
-from typing import Any
+from typing import Any, cast
 
 from .errors import RequestError
 
@@ -44,11 +44,16 @@ class GenerationOptions:
         _number("repetition_penalty", self.repetition_penalty, "a finite number > 0", lambda x: x > 0)
         if self.seed is not None:
             _integer("seed", self.seed, minimum=0)
-        if not isinstance(self.stop, tuple) or not all(isinstance(s, str) and s for s in self.stop):
+        # As objects: callers pass what came in from outside, whatever the annotations say.
+        stop = cast("object", self.stop)
+        if not isinstance(stop, tuple) or not all(
+            isinstance(s, str) and s for s in cast("tuple[object]", stop)
+        ):
             raise _wrong("stop", self.stop, "a tuple of non-empty strings")
         if len(self.stop) > _MAX_STOP_STRINGS:
             raise _wrong("stop", f"{len(self.stop)} strings", f"at most {_MAX_STOP_STRINGS}")
-        if not isinstance(self.stop_token_ids, tuple):
+        ids = cast("object", self.stop_token_ids)
+        if not isinstance(ids, tuple):
             raise _wrong("stop_token_ids", self.stop_token_ids, "a tuple of token ids")
         for token in self.stop_token_ids:
             _integer("stop_token_ids", token, minimum=0)
@@ -110,7 +115,7 @@ def _integer(name: str, value: object, *, minimum: int) -> None:
         raise _wrong(name, value, f"an integer >= {minimum}")
 
 
-def _number(name: str, value: object, expected: str, holds: Any) -> None:
+def _number(name: str, value: object, expected: str, holds: Callable[[float], bool]) -> None:
     if isinstance(value, bool) or not isinstance(value, Real):
         raise _wrong(name, value, expected)
     if not math.isfinite(float(value)) or not holds(float(value)):

@@ -27,6 +27,7 @@ from .manifest_schema import (
     ManifestFields,
     ModelFacts,
     Stage,
+    StoredTensor,
     WeightReference,
 )
 
@@ -43,6 +44,7 @@ __all__ = [
     "Manifest",
     "ModelFacts",
     "Stage",
+    "StoredTensor",
     "WeightReference",
 ]
 

@@ -22,6 +22,8 @@ from .manifest_schema import (
     KvSlotSpec,
     ManifestFields,
     Stage,
+    StoredTensor,
+    WeightReference,
 )
 
 __all__ = ["KV_WHICH", "check_manifest", "version_tuple"]
@@ -81,6 +83,8 @@ def check_manifest(manifest: ManifestFields) -> None:
     _check_stages(manifest)
     _check_kv_slots(manifest)
     _check_copies(manifest)
+    _unique((t.name for t in manifest.tensors), "a tensor", "tensors")
+    _check_bytes(manifest.tensors, manifest.files, "tensors")
     _check_checkpoint(manifest)
     _unique((choice.layer for choice in manifest.attention), "a layer's attention", "attention")
     for i, choice in enumerate(manifest.attention):
@@ -287,20 +291,31 @@ def _check_checkpoint(manifest: ManifestFields) -> None:
     _require(reference == (checkpoint.root is not None), "Only a reference has a root, and needs one.", where)
     _require(reference or not checkpoint.weights, "Only a reference lists weights.", where)
     _unique(((w.stage, w.name) for w in checkpoint.weights), "a weight", f"{where}.weights")
-    sizes = {f.path: f.size for f in checkpoint.files}
     for i, weight in enumerate(checkpoint.weights):
-        here = f"{where}.weights[{i}]"
-        _dtype(weight.dtype, here)
-        _require(0 <= weight.stage < len(manifest.stages), "No such stage.", here, weight.stage)
-        _require(weight.file in sizes, "A weight's file is not among the checkpoint's.", here, weight.file)
-        _require(all(d >= 0 for d in weight.shape), "A weight has a negative dimension.", here, weight.shape)
-        expected = math.prod(weight.shape) * ITEM_SIZE[weight.dtype]
+        ok = 0 <= weight.stage < len(manifest.stages)
+        _require(ok, "No such stage.", f"{where}.weights[{i}]", weight.stage)
+    _check_bytes(checkpoint.weights, checkpoint.files, f"{where}.weights")
+
+
+def _check_bytes(
+    tensors: tuple[StoredTensor, ...] | tuple[WeightReference, ...],
+    files: tuple[FileRecord, ...],
+    where: str,
+) -> None:
+    """Dtype, shape, size and place in the file agree."""
+    sizes = {f.path: f.size for f in files}
+    for i, tensor in enumerate(tensors):
+        here = f"{where}[{i}]"
+        _dtype(tensor.dtype, here)
+        _require(tensor.file in sizes, "A tensor's file is not among those listed.", here, tensor.file)
+        _require(all(d >= 0 for d in tensor.shape), "A tensor has a negative dimension.", here, tensor.shape)
+        expected = math.prod(tensor.shape) * ITEM_SIZE[tensor.dtype]
         _require(
-            weight.nbytes == expected,
-            "A weight's size disagrees with its shape.",
+            tensor.nbytes == expected,
+            "A tensor's size disagrees with its shape.",
             here,
-            weight.nbytes,
+            tensor.nbytes,
             expected,
         )
-        ok = weight.offset >= 0 and weight.offset + weight.nbytes <= sizes[weight.file]
-        _require(ok, "A weight lies outside its file.", here, f"{weight.offset}+{weight.nbytes}")
+        ok = tensor.offset >= 0 and tensor.offset + tensor.nbytes <= sizes[tensor.file]
+        _require(ok, "A tensor lies outside its file.", here, f"{tensor.offset}+{tensor.nbytes}")

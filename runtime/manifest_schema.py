@@ -18,6 +18,7 @@ __all__ = [
     "ManifestFields",
     "ModelFacts",
     "Stage",
+    "StoredTensor",
     "WeightReference",
 ]
 
@@ -96,6 +97,23 @@ class FileRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """An initializer whose bytes lie in one of the plan's own files, row-major and little-endian.
+
+    ``constant``: the program's own (a mask, a table) and no weight of the checkpoint, so that infinities
+    may be meant.
+    """
+
+    name: str
+    file: str
+    offset: int
+    nbytes: int
+    dtype: str
+    shape: tuple[int, ...]
+    constant: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class WeightReference:
     """An initializer of ``stage`` that the runtime maps from a referenced checkpoint file."""
 
@@ -131,6 +149,7 @@ class ModelFacts:
     dtype: str
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
+    weight_formats: tuple[str, ...] = ()  # of quantised weights, such as int4/32+offset; the others are dtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +175,8 @@ class ManifestFields:
     tool_versions: dict[str, str]
     minimum_onnxruntime: str
     files: tuple[FileRecord, ...]
+    # Every initializer outside the programs: those in the plan's files here, in the checkpoint's there.
+    tensors: tuple[StoredTensor, ...]
     checkpoint: CheckpointReference
     format_version: int = FORMAT_VERSION
     remarks: tuple[str, ...] = field(default=())

@@ -13,7 +13,13 @@ if TYPE_CHECKING:
 
     from .manifest import Manifest
 
-__all__ = ["CHAT_TEMPLATE_FILE", "GENERATION_FILE", "default_options", "read_chat_template"]
+__all__ = [
+    "CHAT_TEMPLATE_FILE",
+    "GENERATION_FILE",
+    "default_options",
+    "read_chat_template",
+    "template_tokens",
+]
 
 CHAT_TEMPLATE_FILE = "chat_template.jinja"
 GENERATION_FILE = "generation_config.json"
@@ -35,21 +41,33 @@ def default_options(directory: Path, manifest: Manifest) -> GenerationOptions:
 
     Raises PlanFormatError when the recommendation cannot be read or is out of range.
     """
-    defaults: dict[str, Any] = {}
-    data = _read(directory, manifest, GENERATION_FILE)
-    if data is not None:
-        try:
-            value: object = json.loads(data)
-        except ValueError as error:
-            raise _malformed(directory, GENERATION_FILE, str(error)) from None
-        if not isinstance(value, dict):
-            raise _malformed(directory, GENERATION_FILE, type(value).__name__)
-        defaults = cast("dict[str, Any]", value)
     try:
-        options = GenerationOptions.from_defaults(defaults)
+        options = GenerationOptions.from_defaults(_generation_config(directory, manifest))
     except RequestError as error:
         raise _malformed(directory, GENERATION_FILE, error.found) from None
     return options.updated(stop_token_ids=manifest.model.eos_token_ids)
+
+
+def template_tokens(directory: Path, manifest: Manifest) -> dict[str, str]:
+    """``bos_token`` and ``eos_token`` as a chat template names them; missing where the model has none.
+
+    Raises PlanFormatError.
+    """
+    config = _generation_config(directory, manifest)
+    return {name: config[name] for name in ("bos_token", "eos_token") if isinstance(config.get(name), str)}
+
+
+def _generation_config(directory: Path, manifest: Manifest) -> dict[str, Any]:
+    data = _read(directory, manifest, GENERATION_FILE)
+    if data is None:
+        return {}
+    try:
+        value: object = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise _malformed(directory, GENERATION_FILE, str(error)) from None
+    if not isinstance(value, dict):
+        raise _malformed(directory, GENERATION_FILE, type(value).__name__)
+    return cast("dict[str, Any]", value)
 
 
 def _read(directory: Path, manifest: Manifest, name: str) -> bytes | None:

@@ -117,7 +117,9 @@ class Sampler:
         """Pick from logits ``[vocab]`` f32 (not modified). Raises PlanError when they hold NaN."""
         scores = logits
         if self._penalised and self._seen:
-            scores = apply_repetition_penalty(logits, self._ids[: len(self._seen)], self._options.repetition_penalty)
+            scores = apply_repetition_penalty(
+                logits, self._ids[: len(self._seen)], self._options.repetition_penalty
+            )
         # argmax puts NaN first, so this one look at the winner finds a NaN anywhere.
         token = int(scores.argmax())
         if np.isnan(scores[token]):
@@ -136,8 +138,9 @@ class Sampler:
     def _draw(self, scores: Logits) -> int:
         ids, kept = candidates(scores, self._options)
         cumulative = np.cumsum(np.exp(kept - kept[0], dtype=np.float64))
-        place = np.searchsorted(cumulative, self._random.random() * cumulative[-1], side="right")
-        return int(ids[min(int(place), ids.size - 1)])
+        drawn = self._random.random() * float(cumulative[-1])
+        place = int(np.searchsorted(cumulative, drawn, side="right"))
+        return int(ids[min(place, ids.size - 1)])
 
     def _remember(self, token: int) -> None:
         if token in self._seen:

@@ -46,7 +46,7 @@ class PlanTokenizer:
                 "this plan has no tokenizer",
                 found=f"no {TOKENIZER_FILE}",
                 where=str(directory),
-                todo="pass token ids (planonce run --tokens 1,2,3), or compile a checkpoint that has a tokenizer",
+                todo="pass token ids (--tokens 1,2,3), or compile a checkpoint that has a tokenizer",
             )
         path = directory / TOKENIZER_FILE
         return cls(path.read_bytes(), where=str(path))

@@ -20,7 +20,7 @@ __all__ = ["gguf_config"]
 
 def gguf_config(header: GgufHeader) -> tuple[PretrainedConfig, dict[str, Any]]:
     """(config, the values transformers took from the metadata). Raises UnsupportedModel, CheckpointError."""
-    from transformers.integrations.gguf import GGUF_ARCHS
+    from transformers.integrations.gguf.gguf_conversion_mapping import GGUF_ARCHS
     from transformers.modeling_gguf_pytorch_utils import GGUF_SUPPORTED_ARCHITECTURES, load_gguf_checkpoint
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
@@ -60,7 +60,7 @@ def gguf_config(header: GgufHeader) -> tuple[PretrainedConfig, dict[str, Any]]:
             todo="use the original Hugging Face checkpoint",
         )
     try:
-        return CONFIG_MAPPING[model_type].from_dict(dict(values)), values
+        return CONFIG_MAPPING[str(model_type)].from_dict(dict(values)), values
     except Exception as error:  # whatever a config class objects to
         raise CheckpointError(
             "the file's metadata does not describe a valid model",

@@ -69,7 +69,10 @@ def from_gguf(header: GgufHeader) -> TokenizerAssets | None:
     if not isinstance(header.get("tokenizer.ggml.tokens"), list):
         return None
     from transformers import TokenizersBackend
-    from transformers.integrations.gguf import convert_gguf_tokenizer, get_gguf_tokenizer
+    from transformers.integrations.gguf.gguf_tokenizer_mapping import (
+        convert_gguf_tokenizer,
+        get_gguf_tokenizer,
+    )
 
     try:
         architecture, values, config = get_gguf_tokenizer(str(header.path))

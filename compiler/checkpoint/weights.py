@@ -184,6 +184,28 @@ class WeightIndex(Mapping[str, WeightEntry]):
             mapped = mapped.reshape(entry.shape[0], -1)[entry.rows]
         return mapped.reshape(-1, row_bytes(entry.dtype, entry.shape[-1])), entry.dtype
 
+    def block_formats(self) -> dict[str, str]:
+        """Block format by name, tied names too, of the matrices whose blocks ``block_chunks`` can give."""
+        names = [*self, *self.aliases]
+        return {
+            name: block_type
+            for name in names
+            if (block_type := self[name].block_type) is not None
+            and self[name].decode is None
+            and len(self[name].shape) == 2
+        }
+
+    def block_chunks(self, name: str, chunk_bytes: int = CHUNK_BYTES) -> Iterator[tuple[np.ndarray, str]]:
+        """``raw_blocks`` in slices along axis 0, read rather than mapped. The weight must have raw blocks."""
+        entry = self.entry(name)
+        n_rows = entry.shape[0]
+        row = entry.nbytes // n_rows
+        step = max(1, chunk_bytes // row)
+        for start in range(0, n_rows, step):
+            stop = min(start + step, n_rows)
+            raw = _raw_rows(entry, start, stop, row)
+            yield raw.reshape(-1, row_bytes(entry.dtype, entry.shape[-1])), entry.dtype
+
     def check_against(
         self,
         model_shapes: Mapping[str, tuple[int, ...]],

@@ -25,6 +25,7 @@ from planonce.runtime.manifest import (
     Manifest,
     ModelFacts,
     Stage,
+    StoredTensor,
     WeightReference,
 )
 
@@ -34,7 +35,11 @@ DTYPE = {"float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16}
 
 @dataclass(frozen=True)
 class Tiny:
-    """What to build. ``split``: layers of the first stage when there are two; None is one stage."""
+    """What to build. ``split``: layers of the first stage when there are two; None is one stage.
+
+    Weights lie in the programs, in ``weights.bin`` beside them (``external_weights``), or in a checkpoint of
+    their own (``reference_weights``). ``poison`` changes them, for plans whose weights are damaged.
+    """
 
     vocab: int = 97
     hidden: int = 32
@@ -46,7 +51,9 @@ class Tiny:
     kv_dtype: str = "float32"
     split: int | None = None
     second_device: str = "cpu:1"
+    external_weights: bool = False
     reference_weights: bool = False
+    poison: tuple[tuple[str, int, float], ...] = ()  # weight, flat index, value
     files: dict[str, bytes] = field(default_factory=dict)
 
     @property
@@ -68,6 +75,8 @@ def weights(tiny: Tiny) -> dict[str, np.ndarray]:
         made[f"v{i}"] = make(tiny.hidden, tiny.kv_heads * d)
         made[f"o{i}"] = make(tiny.heads * d, tiny.hidden)
     made["head"] = make(tiny.hidden, tiny.vocab)
+    for name, index, value in tiny.poison:
+        made[name].reshape(-1)[index] = value
     return made
 
 
@@ -174,12 +183,12 @@ class _Stage:
         self.op("MatMul", [attn, self.const(f"o{i}", w[f"o{i}"])], f"o_out{i}")
         return self.op("Add", [x, f"o_out{i}"], f"x{i + 1}")
 
-    def save(self, directory: Path, external: dict[str, np.ndarray]) -> Stage:
+    def save(self, directory: Path, external: dict[str, StoredTensor]) -> Stage:
         graph = helper.make_graph(
             self.nodes, "step",
             [_argument(a) for a in self.inputs],
             [_argument(a) for a in self.outputs],
-            [_external(n, a) if n in external else numpy_helper.from_array(a, n)
+            [_external(external[n]) if n in external else numpy_helper.from_array(a, n)
              for n, a in self.initializers.items()],
         )  # fmt: skip
         model = helper.make_model(
@@ -191,11 +200,11 @@ class _Stage:
         return Stage(f"{self.name}.onnx", self.device, tuple(self.inputs), tuple(self.outputs))
 
 
-def _external(name: str, array: np.ndarray) -> TensorProto:
-    """An initializer without data: the runtime hands it over by name."""
-    tensor = TensorProto(name=name, dims=array.shape, data_type=TensorProto.FLOAT)
+def _external(at: StoredTensor) -> TensorProto:
+    """An initializer without data: it lies in a file of the plan, or the runtime hands it over by name."""
+    tensor = TensorProto(name=at.name, dims=at.shape, data_type=TensorProto.FLOAT)
     tensor.data_location = TensorProto.EXTERNAL
-    for key, value in (("location", "given-by-the-runtime"), ("offset", "0"), ("length", str(array.nbytes))):
+    for key, value in (("location", at.file), ("offset", str(at.offset)), ("length", str(at.nbytes))):
         tensor.external_data.add(key=key, value=value)
     return tensor
 
@@ -212,11 +221,14 @@ def build(directory: Path, tiny: Tiny | None = None) -> Path:
     names = ["program"] if tiny.split is None else ["stage-0", "stage-1"]
     devices = ["cpu:0"] if tiny.split is None else ["cpu:0", tiny.second_device]
     w = weights(tiny)
-    external: dict[str, np.ndarray] = {}
+    external: dict[str, StoredTensor] = {}
     checkpoint = CheckpointReference("embedded", None, ())
     if tiny.reference_weights:
-        external = {n: a for n, a in w.items() if a.ndim == 2}
-        checkpoint = _checkpoint(directory.parent / f"{directory.name}-checkpoint", external, tiny)
+        root = directory.parent / f"{directory.name}-checkpoint"
+        external = _write_weights(root, w)
+        checkpoint = _checkpoint(root, external, tiny)
+    elif tiny.external_weights:
+        external = _write_weights(directory, w)
 
     stages = [_Stage(tiny, n, d) for n, d in zip(names, devices, strict=True)]
     first, last = stages[0], stages[-1]
@@ -253,6 +265,7 @@ def build(directory: Path, tiny: Tiny | None = None) -> Path:
             slots.append(KvSlotSpec(i, which, tiny.kv_heads, d, tiny.kv_dtype, device, *names_))
     for name, data in tiny.files.items():
         (directory / name).write_bytes(data)
+    stored = tuple(external.values()) if tiny.external_weights else ()
     key = hashlib.sha256(repr((tiny.seed, tiny.head_dims, tiny.kv_dtype, tiny.vocab)).encode()).hexdigest()
     manifest = Manifest(
         model=ModelFacts(
@@ -275,24 +288,30 @@ def build(directory: Path, tiny: Tiny | None = None) -> Path:
         tool_versions={"onnx": "any"},
         minimum_onnxruntime="1.31.0",
         files=tuple(_record(directory, s.program) for s in saved)
-        + tuple(_record(directory, n) for n in tiny.files),
+        + tuple(_record(directory, n) for n in (*tiny.files, *(["weights.bin"] if stored else []))),
+        tensors=stored,
         checkpoint=checkpoint,
     )
     (directory / "manifest.json").write_text(manifest.to_json(), encoding="utf-8")
     return directory
 
 
-def _checkpoint(root: Path, arrays: dict[str, np.ndarray], tiny: Tiny) -> CheckpointReference:
-    root.mkdir(parents=True, exist_ok=True)
-    references, offset = [], 6  # unaligned on purpose, as safetensors files can be
-    data = bytearray(b"header")
+def _write_weights(directory: Path, arrays: dict[str, np.ndarray]) -> dict[str, StoredTensor]:
+    directory.mkdir(parents=True, exist_ok=True)
+    places: dict[str, StoredTensor] = {}
+    data = bytearray(b"header")  # unaligned on purpose, as safetensors files can be
     for name, array in arrays.items():
-        shape = tuple(array.shape)
+        at = StoredTensor(name, "weights.bin", len(data), array.nbytes, "float32", tuple(array.shape))
+        places[name] = at
+        data += array.tobytes()
+    (directory / "weights.bin").write_bytes(bytes(data))
+    return places
+
+
+def _checkpoint(root: Path, places: dict[str, StoredTensor], tiny: Tiny) -> CheckpointReference:
+    references = []
+    for name, at in places.items():
         layer = tiny.n_layers if name == "head" else 0 if name == "embed" else int(name[1:])
         stage = 0 if tiny.split is None or layer < tiny.split else 1
-        reference = WeightReference(name, "weights.bin", offset, array.nbytes, "float32", shape, stage)
-        references.append(reference)
-        data += array.tobytes()
-        offset += array.nbytes
-    (root / "weights.bin").write_bytes(bytes(data))
+        references.append(WeightReference(name, at.file, at.offset, at.nbytes, at.dtype, at.shape, stage))
     return CheckpointReference("reference", str(root), (_record(root, "weights.bin"),), tuple(references))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from handmade_plan import Tiny, build
 
 from planonce.runtime.errors import PlanFormatError, PlanIntegrityError
 from planonce.runtime.manifest import Manifest
@@ -113,6 +114,29 @@ def test_bad_manifest_is_refused_with_its_place(document: dict[str, Any], case: 
     assert str(caught.value).strip()
 
 
+BAD_TENSORS = {
+    "no list": _drop("tensors"),
+    "twice": lambda d: d["tensors"].append(copy.deepcopy(d["tensors"][0])),
+    "file not listed": _set("tensors/0/file", "other.bin"),
+    "unknown dtype": _set("tensors/0/dtype", "float31"),
+    "negative dimension": _set("tensors/0/shape", [-97, -32]),
+    "size of another shape": _set("tensors/0/nbytes", 97 * 32 * 4 - 4),
+    "before the file": _set("tensors/0/offset", -1),
+    "past the file": _set("tensors/0/offset", 10**9),
+    "constant of another type": _set("tensors/0/constant", 1),
+}
+
+
+@pytest.mark.parametrize("case", BAD_TENSORS)
+def test_tensor_that_cannot_be_where_the_manifest_says_is_refused(tmp_path: Path, case: str) -> None:
+    plan = build(tmp_path / "plan", Tiny(external_weights=True))
+    document = json.loads((plan / "manifest.json").read_text())
+    assert Manifest.from_json(json.dumps(document)).tensors[0].name == "embed"  # the control
+    BAD_TENSORS[case](document)
+    with pytest.raises(PlanFormatError, match="tensor"):
+        Manifest.from_json(json.dumps(document))
+
+
 @pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"format_version": NaN}', "1", "[" * 5000])
 def test_what_is_not_a_manifest_is_refused(text: str) -> None:
     with pytest.raises(PlanFormatError):
@@ -138,6 +162,7 @@ def test_no_directory_and_no_manifest_are_integrity_errors(tmp_path: Path) -> No
 
 
 def test_importing_the_manifest_loads_no_onnxruntime_or_numpy() -> None:
-    code = "import sys, planonce.runtime.manifest; print({'numpy','onnxruntime','onnx','torch'} & set(sys.modules))"
+    heavy = {"numpy", "onnxruntime", "onnx", "torch"}
+    code = f"import sys, planonce.runtime.manifest; print({heavy} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
