@@ -30,7 +30,7 @@ from rich.progress import (
 from rich.text import Text
 
 from .compile import compile_checkpoint
-from .compile_options import CompileOptions, CompileReport
+from .compile_options import DEFAULT_BLOCK_SIZE, CompileOptions, CompileReport
 from .progress import SilentProgress
 from .weights_writer import WeightMode
 
@@ -51,7 +51,17 @@ def compile_command(
         ),
     ],
     output: Annotated[Path, typer.Option("-o", "--output", help="plan directory to make")],
-    dtype: Annotated[str, typer.Option(help="dtype of arithmetic and of the KV cache")] = "float32",
+    dtype: Annotated[
+        str | None,
+        typer.Option(
+            help="what weights are kept in: keep (the blocks of a GGUF file), float32, int8 or int4; default: keep"
+            " where the checkpoint stores blocks, else float32",
+            show_default=False,
+        ),
+    ] = None,
+    block_size: Annotated[
+        int, typer.Option(help="values with a common scale, for int8 and int4: 16, 32, 64, 128 or 256")
+    ] = DEFAULT_BLOCK_SIZE,
     max_seq_len: Annotated[
         int | None,
         typer.Option(
@@ -62,6 +72,14 @@ def compile_command(
     attention: Annotated[
         AttentionArm, typer.Option(help="how attention is computed; auto picks layer by layer")
     ] = AttentionArm.AUTO,
+    place: Annotated[
+        str,
+        typer.Option(
+            help="which device holds what: cpu:1, or layers[0:16]=cuda:0,layers[16:]=cuda:1,embed=cpu:0,"
+            "kv=with-layer, or auto,cuda:0=8GB,cpu:0=32GB; default: all on cpu:0",
+            show_default=False,
+        ),
+    ] = "",
     pass_pipeline: Annotated[
         str | None, typer.Option(help="passes to run instead of the default ones", show_default=False)
     ] = None,
@@ -86,8 +104,10 @@ def compile_command(
         checkpoint=checkpoint,
         output=output,
         dtype=dtype,
+        block_size=block_size,
         max_seq_len=max_seq_len,
         attention=attention.value,
+        place=place,
         pass_pipeline=pass_pipeline,
         dump_ir=dump_ir,
         weights=weights,
@@ -182,9 +202,10 @@ def _print_summary(console: Console, report: CompileReport) -> None:
         weights.append(f"{_size(report.linked_bytes)} linked from the checkpoint")
     if report.referenced_bytes:
         weights.append(f"{_size(report.referenced_bytes)} left in the checkpoint")
+    kept = f" ({', '.join(report.weight_formats)})" if report.weight_formats else ""
     rows = [
         ("plan", f"{report.path}  ({_size(report.plan_bytes)})"),
-        ("model", f"{report.architecture}, {report.n_layers} layers, {report.dtype}, {report.n_nodes} nodes"),
+        ("model", f"{report.architecture}, {report.n_layers} layers, {report.dtype}{kept}, {report.n_nodes} nodes"),
         ("positions", f"up to {report.max_seq_len} (--max-seq-len)"),
         (
             "attention",

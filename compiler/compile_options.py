@@ -14,28 +14,42 @@ from .weights_writer import WeightMode
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
-__all__ = ["ATTENTION", "DEFAULT_MAX_SEQ_LEN", "CompileOptions", "CompileReport", "choose_max_seq_len"]
+    from .checkpoint import WeightIndex
+
+__all__ = [
+    "ATTENTION", "DEFAULT_BLOCK_SIZE", "DEFAULT_MAX_SEQ_LEN", "ROUNDED", "CompileOptions", "CompileReport",
+    "choose_dtype", "choose_max_seq_len",
+]  # fmt: skip
 
 # A model's own maximum may be 131072: more positions than most callers will ever allocate a cache for.
 DEFAULT_MAX_SEQ_LEN = 8192
 ATTENTION = ("auto", "fused", "portable")
-DTYPES = ("float32",)
+DTYPES = ("keep", "float32", "int8", "int4")
+ROUNDED = ("int8", "int4")
+DEFAULT_BLOCK_SIZE = 32
+BLOCK_SIZES = (16, 32, 64, 128, 256)
 
 
 @dataclass(frozen=True, slots=True)
 class CompileOptions:
     """``checkpoint``: directory, ``.gguf`` file or ``package:NAME``. ``output``: the plan directory.
 
+    ``dtype``: what the weights of linears and the embedding are kept in. "keep": the blocks that a GGUF file
+    stores; "int8", "int4": rounded to blocks of ``block_size``; None: keep for a file that has blocks, float32
+    for the rest. Arithmetic between them, and the KV cache, are float32 always.
     ``max_seq_len``: the largest cache the plan may be opened with; None: the model's own, at most 8192.
-    ``pass_pipeline`` replaces the default one whole, so it excludes ``attention``. ``dump_ir``: a directory
-    for the IR after each pass. ``example_cached_len`` shapes the trace's example and must change nothing.
+    ``place``: which device holds which layers; empty: all on cpu:0. ``pass_pipeline`` replaces the default
+    one whole, so it excludes ``attention`` and ``place``. ``dump_ir``: a directory for the IR after each
+    pass. ``example_cached_len`` shapes the trace's example and must change nothing.
     """
 
     checkpoint: str
     output: Path
-    dtype: str = "float32"
+    dtype: str | None = None
+    block_size: int = DEFAULT_BLOCK_SIZE
     max_seq_len: int | None = None
     attention: str = "auto"
+    place: str = ""
     pass_pipeline: str | None = None
     dump_ir: Path | None = None
     weights: WeightMode = WeightMode.EMBED
@@ -51,13 +65,20 @@ class CompileOptions:
                 found=str(self.max_seq_len),
                 where="--max-seq-len",
             )
-        if self.dtype not in DTYPES:
+        if self.dtype is not None and self.dtype not in DTYPES:
             raise CompileError(
-                "This dtype of arithmetic is not available on the CPU.",
+                "Weights cannot be kept in this dtype.",
                 found=self.dtype,
-                expected=" or ".join(DTYPES),
+                expected=", ".join(DTYPES),
                 where="--dtype",
-                todo="Checkpoints in bfloat16 or float16 are converted as they are compiled.",
+                todo="Checkpoints in bfloat16 or float16 are converted to float32 as they are compiled.",
+            )
+        if self.block_size not in BLOCK_SIZES:
+            raise CompileError(
+                "There are no blocks of this size.",
+                found=str(self.block_size),
+                expected=", ".join(str(each) for each in BLOCK_SIZES),
+                where="--block-size",
             )
         if self.attention not in ATTENTION:
             raise CompileError(
@@ -65,6 +86,23 @@ class CompileOptions:
                 found=self.attention,
                 expected=", ".join(ATTENTION),
                 where="--attention",
+            )
+        if self.pass_pipeline is not None and self.place:
+            raise CompileError(
+                "--place and --pass-pipeline exclude each other.",
+                found=f"--place {self.place}",
+                todo="Write assign-placement{place=\"...\"} into the pipeline, before select-attention.",
+            )
+        if self.place:
+            # An unreadable policy is refused before the checkpoint is opened.
+            from planonce.passes.placement_policy import parse_policy
+
+            parse_policy(self.place)
+        if self.pass_pipeline is not None and self.dtype in ROUNDED:
+            raise CompileError(
+                "--dtype and --pass-pipeline exclude each other.",
+                found=f"--dtype {self.dtype}",
+                todo=f"Write quantize-weights{{scheme={self.dtype} block={self.block_size}}} into the pipeline.",
             )
         if self.pass_pipeline is not None and self.attention != "auto":
             raise CompileError(
@@ -78,6 +116,7 @@ class CompileOptions:
 class CompileReport:
     """A finished compile. ``seconds`` by phase in order; sizes and ``peak_rss`` in bytes.
 
+    ``dtype``: as asked for or chosen; ``weight_formats``: the quantised formats in the plan.
     ``written_bytes``: weights laid out anew; ``linked_bytes``: checkpoint files that the plan shares or
     holds a copy of; ``referenced_bytes``: weights that stay with the checkpoint.
     """
@@ -97,6 +136,7 @@ class CompileReport:
     n_nodes: int
     attention: tuple[AttentionChoice, ...]
     peak_rss: int
+    weight_formats: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
     self_check: dict[str, float] = field(default_factory=dict)
 
@@ -123,3 +163,10 @@ def choose_max_seq_len(config: PretrainedConfig, wanted: int | None) -> int:
             todo="Leave the option out to take what the model allows.",
         )
     return wanted
+
+
+def choose_dtype(weights: WeightIndex, wanted: str | None) -> str:
+    """``wanted``, or "keep" for a checkpoint that stores weights in blocks and "float32" for any other."""
+    if wanted is not None:
+        return wanted
+    return "keep" if any(entry.block_type is not None for entry in weights.values()) else "float32"

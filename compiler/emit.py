@@ -17,6 +17,7 @@ from planonce.passes.ir.roles import ArgumentInfo, ResultInfo, Role, arguments, 
 from planonce.runtime.errors import CompileError
 from planonce.runtime.manifest import Argument, ArgumentRole, CopyEdge, KvSlotSpec, Stage
 
+from .emit_dims import symbolic_dims
 from .emit_graph import Graph, GraphOp, read_graph
 from .emit_stages import StageNode, assign_stages
 from .emit_values import (
@@ -98,6 +99,8 @@ class _Emitter:
         self.copies: list[CopyEdge] = []
         self.crossing: dict[tuple[int, ir.Value], str] = {}
         self.claimed: dict[ir.Value, str] = {}
+        crosses = len(self.stages) > 1
+        self.dims = symbolic_dims(graph, [info.dims for info in self.arguments]) if crosses else {}
 
     def run(self, windows: Mapping[int, int]) -> EmittedProgram:
         if not self.stages:
@@ -173,12 +176,25 @@ class _Emitter:
             name = f"{name}.crossing"
             if (1, order) not in self.stages[source].outputs:
                 self._identity(source, self.names[value], name)
-        argument = Argument(name, ArgumentRole.STAGE_VALUE, dtype_name(value), value_shape(value, (), name))
+        argument = Argument(name, ArgumentRole.STAGE_VALUE, dtype_name(value), self._crossing_shape(value))
         self.stages[source].outputs[1, order] = argument
         self.stages[stage].inputs[1, order] = argument
         self.copies.append(CopyEdge(source, name, stage, name))
         self.crossing[stage, value] = name
         return name
+
+    def _crossing_shape(self, value: ir.Value) -> tuple[int | str, ...]:
+        dims = self.dims[value]
+        if any(dim is None for dim in dims):
+            # It would need a buffer of another size at each token, and nothing says of which.
+            raise CompileError(
+                "A value crosses devices whose size no input of the step defines.",
+                found=f"{self.names[value]}: {list(dims)}",
+                expected="dimensions that are numbers or named by an argument (batch, sequence...)",
+                where=str(value.owner.location)[:400],
+                todo="Place what makes it and what reads it on one device; place before select-attention.",
+            )
+        return tuple(dim for dim in dims if dim is not None)
 
     def _emit_result(self, index: int) -> None:
         info, value = self.results[index], self.graph.results[index]

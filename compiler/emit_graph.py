@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from torch_mlir import ir
 from torch_mlir.dialects import func
 
+from planonce.passes.ir.nbits import NBits, WeightForm
 from planonce.passes.ir.onnx_schemas import OpSchema, find_schema
 from planonce.passes.ir.roles import function_of
 from planonce.passes.ir.tensors import constant_array, shape_of
+from planonce.passes.ir.weights import weight_ref
 from planonce.runtime.errors import CompileError
 
 from .emit_values import dtype_name
-from .tensor_use import TensorUse
+from .tensor_use import Encoding, TensorUse
 
 __all__ = ["Graph", "GraphOp", "read_graph"]
 
@@ -179,13 +181,30 @@ def _read_constant(graph: Graph, op: ir.Operation) -> None:
 
 def _read_weight(graph: Graph, op: ir.Operation) -> None:
     value = op.results[0]
-    weight = ir.StringAttr(op.attributes["name"]).value
+    ref = weight_ref(op)
+    weight = ref.name
     shape = shape_of(value)
     if any(size is None for size in shape):
         raise CompileError("A weight's shape is not static.", where=weight, found=str(list(shape)))
-    use = TensorUse(weight, dtype_name(value), tuple(size or 0 for size in shape), weight=weight)
-    if graph.tensors.get(weight, use) != use:
+    use = TensorUse(
+        weight,
+        dtype_name(value),
+        tuple(size or 0 for size in shape),
+        weight=None if ref.merged else weight,
+        merged=ref.parts if ref.merged else (),
+        encoding=_encoding(op),
+    )
+    if use.encoding is not None:
+        use = replace(use, name=f"{weight}@{use.encoding.format}.{use.encoding.form.value}")
+    if graph.tensors.get(use.name, use) != use:
         # The same weight in a second form: another initializer, named for what differs.
-        use = TensorUse(f"{weight}@{use.dtype}", use.dtype, use.shape, weight=weight)
+        use = replace(use, name=f"{weight}@{use.dtype}")
     graph.constants[value] = use.name
     graph.tensors[use.name] = use
+
+
+def _encoding(op: ir.Operation) -> Encoding | None:
+    if "form" not in op.attributes:
+        return None
+    format_, form = (ir.StringAttr(op.attributes[key]).value for key in ("format", "form"))
+    return Encoding(NBits.parse(format_), WeightForm(form))

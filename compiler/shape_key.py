@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-__all__ = ["shape_key", "structural_config"]
+from .tensor_use import TensorUse
+
+__all__ = ["shape_key", "structural_config", "weights_dtype"]
 
 SHAPE_KEY_VERSION = 1
 
@@ -57,6 +59,13 @@ def shape_key(family: str, config: Mapping[str, Any], *, weight_identity: str, d
     }
     text = json.dumps(document, sort_keys=True, separators=(",", ":"), default=_plain)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def weights_dtype(tensors: Iterable[TensorUse]) -> str:
+    """What the weights are kept in, where it changes their values: "float32" where none is quantised, else
+    each quantised weight's format. Merging weights changes nothing."""
+    found = {f"{part}: {use.encoding.format}" for use in tensors if use.encoding for part in use.parts}
+    return "\n".join(["float32", *sorted(found)])
 
 
 def _plain(value: object) -> object:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from planonce.passes.driver import PipelineReport, run_pipeline
 from planonce.passes.ir.context import make_context, print_module
+from planonce.passes.ir.stored_formats import set_stored_formats
 from planonce.passes.pipeline import DEFAULT_PIPELINE, PassCall, Pipeline
 from planonce.runtime.errors import OutputError
 
@@ -20,7 +22,7 @@ from .trace import trace
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
-__all__ = ["CompiledStructure", "choose_pipeline", "compile_structure"]
+__all__ = ["CompiledStructure", "choose_pipeline", "compile_structure", "for_length", "for_scheme"]
 
 _PASS_HEADER = re.compile(r"// -+ IR after (\S+) -+")
 
@@ -36,14 +38,42 @@ class CompiledStructure:
     vocab_size: int
 
 
-def choose_pipeline(text: str | None, attention: str) -> Pipeline:
-    """The pipeline of a string, or the default one with its attention arm set. Raises PassError."""
+def choose_pipeline(text: str | None, attention: str, place: str = "") -> Pipeline:
+    """The pipeline of a string, or the default one with its attention arm and placement set.
+
+    A placement is also applied before select-attention, which picks an arm by device. Raises PassError.
+    """
     if text is not None:
         return Pipeline.parse(text)
     calls: list[PassCall] = []
     for call in Pipeline.parse(DEFAULT_PIPELINE).calls:
         if call.name == "select-attention":
             call = PassCall(call.name, tuple((k, attention if k == "arm" else v) for k, v in call.options))
+            if place:
+                calls.append(PassCall("assign-placement", (("place", place),)))
+        elif call.name == "assign-placement" and place:
+            call = PassCall(call.name, (*call.options, ("place", place)))
+        calls.append(call)
+    return Pipeline(tuple(calls))
+
+
+def for_scheme(pipeline: Pipeline, scheme: str, block_size: int) -> Pipeline:
+    """The pipeline with every weight rounded: ``scheme`` of quantize-weights, which otherwise keeps them."""
+    options = (("scheme", scheme), ("block", str(block_size)))
+    return Pipeline(
+        tuple(
+            PassCall(call.name, options) if call.name == "quantize-weights" else call
+            for call in pipeline.calls
+        )
+    )
+
+
+def for_length(pipeline: Pipeline, max_seq_len: int) -> Pipeline:
+    """The pipeline with the plan's length filled in where a pass asks for it and the caller has not."""
+    calls: list[PassCall] = []
+    for call in pipeline.calls:
+        if call.name == "tabulate-positions" and "max-seq-len" not in dict(call.options):
+            call = PassCall(call.name, (*call.options, ("max-seq-len", str(max_seq_len))))
         calls.append(call)
     return Pipeline(tuple(calls))
 
@@ -53,16 +83,18 @@ def compile_structure(
     *,
     max_seq_len: int,
     pipeline: Pipeline | None = None,
+    stored: Mapping[str, str] | None = None,
     dump_ir: Path | None = None,
     example_cached_len: int = 8,
     timer: PhaseTimer | None = None,
 ) -> CompiledStructure:
     """Compile ``config``'s model without its weights.
 
+    ``stored``: block formats of the checkpoint that the plan is to keep, by weight name.
     Raises UnsupportedModel, UnsupportedOp, PassError, CompileError, and OutputError for ``dump_ir``.
     """
     timer = timer or PhaseTimer(SilentProgress())
-    pipeline = pipeline or choose_pipeline(None, "auto")
+    pipeline = for_length(pipeline or choose_pipeline(None, "auto"), max_seq_len)
     pipeline.passes()  # an unknown pass is refused now, not after the trace
     dump = None if dump_ir is None else _IrDump(dump_ir)
     with timer.phase("trace"):
@@ -71,6 +103,7 @@ def compile_structure(
     family, vocab_size = traced.family, traced.vocab_size
     with timer.phase("import"):
         module = import_program(traced, make_context())
+        set_stored_formats(module, stored or {})
         del traced  # the exported graph is not needed again, and is most of what is in memory
     if dump is not None:
         dump.write("import", print_module(module))

@@ -44,6 +44,14 @@ def pass_table(rows: Iterable[tuple[str, str]]) -> dict[str, str]:
 PASSES: Mapping[str, str] = pass_table(
     (
         ("convert-torch-to-onnx", "convert_torch_to_onnx:ConvertTorchToOnnx"),
+        ("tabulate-positions", "tabulate_positions:TabulatePositions"),
+        ("fuse-rms-norm", "fuse_rms_norm:FuseRmsNorm"),
+        ("fuse-activation", "fuse_activation:FuseActivation"),
+        ("fuse-rope", "fuse_rope:FuseRope"),
+        ("move-logit-gather", "move_logit_gather:MoveLogitGather"),
+        ("fuse-skip-norm", "fuse_skip_norm:FuseSkipNorm"),
+        ("merge-linears", "merge_linears:MergeLinears"),
+        ("quantize-weights", "quantize_weights:QuantizeWeights"),
         ("select-attention", "select_attention:SelectAttention"),
         ("assign-placement", "assign_placement:AssignPlacement"),
         ("insert-copies", "insert_copies:InsertCopies"),

@@ -14,6 +14,7 @@ from planonce.runtime.errors import PassError
 from .arms.call import AttentionArm, AttentionCall
 from .arms.fused import FusedArm
 from .arms.portable import PortableArm
+from .arms.rotary import lower_rope
 from .arms.step_lengths import StepLengths
 from .base import fail, option
 from .ir.builder import OnnxBuilder
@@ -37,16 +38,19 @@ class ArmChoice(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class SelectAttention:
-    """Replaces every ``plan.attention`` and ``plan.write_slice`` by ONNX operations.
+    """Replaces every ``plan.attention``, ``plan.write_slice`` and ``plan.rope`` by ONNX operations.
 
     The fused arm takes the two KV writes and the attention as one GroupQueryAttention that writes in place
-    and costs what is live. The portable arm keeps the writes (TensorScatter) and works on slices of the
+    and costs what is live; also the rotary embedding, where queries and keys turn alike and the sizes are
+    multiples of 16, and queries, keys and values unsplit where one product makes them all. The portable arm keeps the writes (TensorScatter) and works on slices of the
     live prefix. Lengths and masks are computed once for all layers. The choice for each layer, and why the
     better arm was not taken, is a remark and goes into the plan's manifest.
     """
 
     name: ClassVar[str] = "select-attention"
-    summary: ClassVar[str] = "lower attention and KV writes to the arm that suits each layer"
+    summary: ClassVar[str] = (
+        "lower attention, KV writes and rotary embeddings to the arm that suits each layer"
+    )
 
     arm: ArmChoice = option(ArmChoice.AUTO, "the arm for every layer; auto: the best that each layer allows")
     device: str = option("cpu:0", "device to choose for where an operation has none yet")
@@ -67,7 +71,13 @@ class SelectAttention:
         writes = [view.operation for view in body.operations if view.operation.name == "plan.write_slice"]
         for op in writes:
             _lower_write(op)
-        return bool(attentions or writes)
+        # After the arms: the fused one has taken in those that it can apply itself.
+        ropes = [view.operation for view in body.operations if view.operation.name == "plan.rope"]
+        for op in ropes:
+            lower_rope(op)
+        if ropes:
+            remarks.add(f"{len(ropes)} rotary embeddings are operations of their own")
+        return bool(attentions or writes or ropes)
 
     def _lower(self, op: ir.Operation, lengths: StepLengths, remarks: Remarks) -> None:
         try:

@@ -76,7 +76,10 @@ def _check_op(op: ir.Operation, weights: dict[str, ir.Type]) -> None:
         known = weights.setdefault(name, op.results[0].type)
         if known != op.results[0].type:
             raise fail(
-                op, f"uses the weight {name} in another shape", found=str(op.results[0].type), expected=str(known)
+                op,
+                f"uses the weight {name} in another shape",
+                found=str(op.results[0].type),
+                expected=str(known),
             )
     if not is_placed(op):
         return
@@ -128,9 +131,7 @@ def _check_kv(function: func.FuncOp, body: ir.Block) -> None:
         writers = [use for use in body.arguments[index].uses if writes_into(use.owner, use.operand_number)]
         if index not in tied or len(writers) != 1:
             at = writers[0].owner if writers else function
-            raise fail(
-                at, f"KV slot {info.name} is not written exactly once", found=f"{len(writers)} writes"
-            )
+            raise fail(at, f"KV slot {info.name} is not written exactly once", found=f"{len(writers)} writes")
         write = kv_write_of(returned.operands[tied[index]])
         if write is None or write.op.operands[write.cache] != body.arguments[index]:
             raise fail(returned, f"returns a value for {info.name} that is not the write of it")

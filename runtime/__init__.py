@@ -14,32 +14,49 @@ if TYPE_CHECKING:
     from .decode_session import DecodeSession
     from .device import DeviceLocation, local_devices
     from .errors import PlanonceError
-    from .fingerprint import StorageFingerprint
+    from .fingerprint import Encoding, StorageFingerprint
+    from .forward import ForwardPath, ForwardStep, forward_decode_step
+    from .inference_context import InferenceContext
+    from .kv_batched import alloc_batched_kv
     from .kv_cache import KvCache
+    from .kv_import_errors import KvImportError
     from .kv_slot import Authority
     from .manifest import Manifest
     from .plan import Plan
     from .plan_files import Verify
-    from .rebind import KvRebindSource, RebindReason, RebindRefusal
+    from .realize import Prebuilt
+    from .rebind import KvRebindSource, RebindBusy, RebindReason, RebindRefusal
     from .storage import Storage
-    from .validity import PlanValidity
+    from .sym_env import SymEnv
+    from .validity import PlanValidity, StaleCache
 
 _HOME = {
     "Authority": "kv_slot",
     "DecodeSession": "decode_session",
     "DeviceLocation": "device",
+    "Encoding": "fingerprint",
+    "ForwardPath": "forward",
+    "ForwardStep": "forward",
+    "InferenceContext": "inference_context",
     "KvCache": "kv_cache",
+    "KvImportError": "kv_import_errors",
     "KvRebindSource": "rebind",
     "Manifest": "manifest",
     "Plan": "plan",
     "PlanValidity": "validity",
     "PlanonceError": "errors",
+    "Prebuilt": "realize",
+    "RebindBusy": "rebind",
     "RebindReason": "rebind",
     "RebindRefusal": "rebind",
     "SessionCounters": "counters",
+    "StaleCache": "validity",
     "Storage": "storage",
     "StorageFingerprint": "fingerprint",
+    "SymEnv": "sym_env",
     "Verify": "plan_files",
+    "alloc_batched_kv": "kv_batched",
+    "forward_decode_step": "forward",
     "local_devices": "device",
     "process_counters": "counters",
 }
@@ -48,18 +65,29 @@ __all__ = [
     "Authority",
     "DecodeSession",
     "DeviceLocation",
+    "Encoding",
+    "ForwardPath",
+    "ForwardStep",
+    "InferenceContext",
     "KvCache",
+    "KvImportError",
     "KvRebindSource",
     "Manifest",
     "Plan",
     "PlanValidity",
     "PlanonceError",
+    "Prebuilt",
+    "RebindBusy",
     "RebindReason",
     "RebindRefusal",
     "SessionCounters",
+    "StaleCache",
     "Storage",
     "StorageFingerprint",
+    "SymEnv",
     "Verify",
+    "alloc_batched_kv",
+    "forward_decode_step",
     "local_devices",
     "process_counters",
 ]

@@ -100,11 +100,13 @@ class BoundStep:
         return self._result
 
     def run(self) -> NDArray[np.float32]:
-        """Run all stages and bring the logits to the host. Raises PlanError."""
+        """Run all stages and bring the logits to the host. Raises TopologyChanged, PlanError."""
         try:
             for run in self._runs:
                 run()
         except Exception as error:
+            # A lost device shows as some failure of ONNX Runtime's; what to do about it is another thing.
+            self._program.topology.check_still_there()
             raise PlanError(
                 "ONNX Runtime failed while running the plan.", found=str(error).strip()[:400]
             ) from None

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import SupportsIndex
 
 import numpy as np
@@ -17,13 +18,16 @@ from numpy.typing import NDArray
 
 from .bound_step import BoundStep
 from .counters import SessionCounters
-from .device import DeviceKind
-from .errors import CapacityExceeded, LayoutError, RequestError
+from .errors import CapacityExceeded, LayoutError, RequestError, TopologyChanged
+from .kv_alloc_id import NO_ALLOCATION, KvAllocId
 from .kv_cache import KvCache
 from .kv_geometry import KvWhich
-from .kv_state import KvState
+from .kv_incoming import check_count
+from .kv_owners import owners_of
+from .kv_state import Guards, KvState
 from .ort import Tensor
 from .rebind import KvRebindSource, RebindBusy, RebindReason, RebindRefusal, collect, hold
+from .session_slots import slots_for
 from .step_program import StepProgram, StepShape
 from .storage import Storage
 from .validity import PlanKey, PlanValidity, StaleCache, compare
@@ -49,6 +53,8 @@ class DecodeSession:
         "_held",
         "_kv",
         "_lock",
+        "_lost",
+        "_owners",
         "_prefills",
         "_program",
         "_row",
@@ -67,9 +73,11 @@ class DecodeSession:
         self._vocab = program.manifest.model.vocab_size
         self.counters = SessionCounters()
         with cache.state.lock:
-            self._kv = _slots_for(program, cache)
+            self._kv = slots_for(program, cache)
             self._cache: KvCache | None = cache
             self._foreign: KvRebindSource | None = None
+            self._owners: list[KvState] = []  # caches whose memory a foreign source lends
+            self._lost: TopologyChanged | None = None
             self._state = cache.state
             self._held = self._key_of(cache, 1)
             self._claim(cache.state)
@@ -100,10 +108,15 @@ class DecodeSession:
                 self._upload()
             step, counters = self._step, self.counters
             step.inputs.set_one(value, position)
-            step.run()
+            # Before the run: a step that fails half way has written too, and no host mirror may miss that.
+            state.steps += 1
+            try:
+                step.run()
+            except TopologyChanged as error:
+                self._lose(error)
+                raise
             # After the run: an interrupted or failed step leaves the length, and so the cache, as it was.
             state.length = position + 1
-            state.steps += 1
             counters.runs += len(step.bindings)
             counters.host_copies += 1
             counters.realize_count += 1
@@ -153,9 +166,13 @@ class DecodeSession:
         size = len(ids)
         step = self._bound(size, size - logits_from)
         step.inputs.set_chunk(ids, state.length, logits_from)
-        logits = step.run()[0]
-        state.length += size
         state.steps += 1
+        try:
+            logits = step.run()[0]
+        except TopologyChanged as error:
+            self._lose(error)
+            raise
+        state.length += size
         counters.runs += len(step.bindings)
         counters.host_copies += 1
         counters.realize_count += 1
@@ -178,6 +195,11 @@ class DecodeSession:
         return step
 
     # --- what it holds ------------------------------------------------------------------------------
+
+    @property
+    def program(self) -> StepProgram:
+        """The loaded plan's step; one object for every session of one :class:`Plan`."""
+        return self._program
 
     @property
     def cache(self) -> KvCache | None:
@@ -222,11 +244,14 @@ class DecodeSession:
     def rebind_kv(self, source: KvRebindSource, *, length: int = 0) -> RebindRefusal | None:
         """Decode into ``source`` from the next token on; None when done, else why not, nothing changed.
 
-        A :class:`KvCache` brings its own live length; ``length`` is for other sources.
+        A :class:`KvCache` brings its own live length; ``length`` is for other sources. Raises
+        CapacityExceeded when it does not fit, TopologyChanged on a session that lost its device.
         """
         if not self._lock.acquire(blocking=False):
             return RebindRefusal(RebindReason.BUSY)
         try:
+            if self._lost is not None:
+                raise self._lost
             before = source.alloc_id()
             found = collect(self._kv, source, [w.value for w in KvWhich])
             if isinstance(found, RebindRefusal):
@@ -237,23 +262,34 @@ class DecodeSession:
             with held:
                 if source.alloc_id() != before:  # changed between the proof and the lock
                     return RebindRefusal(RebindReason.BUSY)
-                return self._rebind(source, found, length)
+                return self._rebind(source, before, found, length)
         except RebindBusy:
             return RebindRefusal(RebindReason.BUSY)
         finally:
             self._lock.release()
 
     def _rebind(
-        self, source: KvRebindSource, found: dict[tuple[int, str], Storage], length: int
+        self, source: KvRebindSource, alloc_id: KvAllocId, found: dict[tuple[int, str], Storage], length: int
     ) -> RebindRefusal | None:
         cache = source if isinstance(source, KvCache) else None
-        state = cache.state if cache is not None else KvState()
-        if cache is not None and state.length and state.shape_key not in (None, self._shape_key):
-            return RebindRefusal(RebindReason.OTHER_MODEL, baked=self._shape_key, incoming=state.shape_key)
-        if cache is None and not 0 <= length <= self._held.max_seq_len:
-            raise CapacityExceeded(
-                "The live length does not fit.", found=str(length), expected=f"<= {self._held.max_seq_len}"
-            )
+        owners: list[KvState] = []
+        if cache is not None:
+            state = cache.state
+            if state.length and state.shape_key not in (None, self._shape_key):
+                return RebindRefusal(
+                    RebindReason.OTHER_MODEL, baked=self._shape_key, incoming=state.shape_key
+                )
+        else:
+            length = check_count("The live length", length)
+            if not 0 <= length <= self._held.max_seq_len:
+                raise CapacityExceeded(
+                    "The live length does not fit.", found=str(length), expected=f"<= {self.capacity}"
+                )
+            # Memory on loan from a cache stays that cache's: its lock is held, its host edits are sent and
+            # its versions rise, or it would read stale bytes afterwards.
+            owners = owners_of(s.tensor for s in found.values())
+            state = KvState(Guards([*(s.guard for s in found.values()), *(o.lock for o in owners)]))
+            state.length, state.alloc_id = length, alloc_id
         try:
             self._step.rebind_kv(found)
         except BaseException:
@@ -261,17 +297,10 @@ class DecodeSession:
             raise
         self._kv = found
         self._prefills.clear()  # they hold the old buffers
-        self._cache = cache
-        self._foreign = None if cache is not None else source
-        if cache is None:
-            state.length = length
-            state.alloc_id = source.alloc_id()
+        self._cache, self._foreign, self._owners = cache, None if cache is not None else source, owners
         self._state = state
         self._claim(state)
-        key = self._held
-        self._held = PlanKey(
-            key.sequence, key.max_seq_len, key.n_layers, key.cache_dtype, key.shape_key, state.alloc_id
-        )
+        self._held = replace(self._held, alloc_id=state.alloc_id)
         self.counters.rebinds += 1
         return None
 
@@ -305,6 +334,8 @@ class DecodeSession:
 
     def _check_unchanged(self) -> None:
         """Raises StaleCache unless the cache is the one that is bound. The guard of every token."""
+        if self._lost is not None:
+            raise self._lost
         state = self._state
         current = state.alloc_id if self._foreign is None else self._foreign.alloc_id()
         if current != self._held.alloc_id:
@@ -316,10 +347,18 @@ class DecodeSession:
             )
         if state.shape_key != self._shape_key:
             self._claim(state)
+        for owner in self._owners:
+            owner.steps += 1
+            if owner.host_dirty:
+                self.counters.uploads += owner.upload()
 
     def _upload(self) -> None:
-        if self._cache is not None:
-            self.counters.uploads += self._cache.upload()
+        self.counters.uploads += self._state.upload()
+
+    def _lose(self, error: TopologyChanged) -> None:
+        """Serve nothing any more: a device that comes back does not come back with these buffers."""
+        self._lost = error
+        self._held = replace(self._held, alloc_id=NO_ALLOCATION)
 
     def _bad_token(self, token: int) -> RequestError:
         return RequestError(
@@ -347,45 +386,3 @@ def _one_token(token: SupportsIndex | Tokens) -> int:
             todo="Use prefill for more.",
         )
     return int(flat[0])
-
-
-def _slots_for(program: StepProgram, cache: KvCache) -> dict[tuple[int, str], Storage]:
-    """Every slot the plan binds, checked against what it was compiled for. Raises LayoutError."""
-    if cache.batch != 1:
-        raise LayoutError(
-            "A decode session serves one row.", found=f"batch {cache.batch}", expected="batch 1"
-        )
-    specs = {(s.layer, s.which): s for s in program.slots}
-    extra = [(s.layer, s.which.value) for s in cache.geometry.slots if (s.layer, s.which.value) not in specs]
-    if extra:
-        raise LayoutError("The cache has a slot that the plan does not.", found=f"layer {extra[0]}")
-    capacity = cache.capacity
-    if capacity > program.manifest.model.max_seq_len:
-        raise LayoutError(
-            "The cache is larger than the plan can address.",
-            found=str(capacity),
-            expected=f"<= {program.manifest.model.max_seq_len}",
-        )
-    found: dict[tuple[int, str], Storage] = {}
-    for (layer, which), spec in specs.items():
-        storage = cache.slot_storage(layer, which)
-        where = f"layer {layer} {which}"
-        if storage is None:
-            raise LayoutError("The cache lacks a slot that the plan binds.", where=where)
-        expected = (1, spec.n_kv_heads, capacity, spec.head_dim)
-        if storage.shape != expected or storage.dtype != spec.dtype:
-            raise LayoutError(
-                "A slot of the cache does not fit the plan.",
-                found=f"{storage.dtype} {list(storage.shape)}",
-                expected=f"{spec.dtype} {list(expected)}",
-                where=where,
-            )
-        # Caller storage has no proven residency, but ONNX Runtime knows what kind of memory it is.
-        kind = DeviceKind(spec.device.split(":")[0])
-        lies = str(storage.location) if storage.location is not None else storage.tensor.device_type
-        if lies not in (spec.device, kind.value):
-            raise LayoutError(
-                "A slot of the cache lies on another device.", found=lies, expected=spec.device, where=where
-            )
-        found[layer, which] = storage
-    return found

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from .errors import LayoutError
 
-__all__ = ["HOST", "DeviceKind", "DeviceLocation", "local_devices"]
+__all__ = ["HOST", "DeviceKind", "DeviceLocation", "check_local", "local_devices"]
 
 _LOGICAL_CPUS = 2
 _PATTERN = re.compile(r"(cpu|cuda):(0|[1-9][0-9]{0,3})")
@@ -79,3 +79,16 @@ def local_devices() -> tuple[DeviceLocation, ...]:
     """The devices of this machine: two logical CPUs, then every CUDA device the driver reports."""
     cpus = [DeviceLocation(DeviceKind.CPU, i) for i in range(_LOGICAL_CPUS)]
     return (*cpus, *(DeviceLocation(DeviceKind.CUDA, i) for i in range(_cuda_device_count())))
+
+
+def check_local(location: DeviceLocation) -> DeviceLocation:
+    """``location`` when this machine has it. Raises LayoutError."""
+    devices = local_devices()
+    if location not in devices:
+        raise LayoutError(
+            "This machine has no such device.",
+            found=str(location),
+            expected=", ".join(map(str, devices)),
+            todo="Use a device that planonce.runtime.local_devices() lists.",
+        )
+    return location

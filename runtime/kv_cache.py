@@ -8,19 +8,23 @@ and per-slot versions. Capacity is how much fits, length is how much is live; no
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from . import kv_programs
-from .device import HOST, DeviceLocation
+from .atomic_file import write_atomic
+from .device import HOST, DeviceLocation, check_local
 from .dtypes import ITEM_SIZE
 from .errors import CapacityExceeded, LayoutError
 from .kv_alloc_id import KvAllocId
-from .kv_geometry import KvGeometry, KvWhich, SlotGeometry, check_size, uniform_geometry
-from .kv_incoming import incoming_tensor, refuse_shared
-from .kv_slot import Authority, KvSlot
+from .kv_geometry import KvGeometry, KvWhich, check_size, uniform_geometry
+from .kv_handoff import KvExport, read_export
+from .kv_incoming import check_count, check_positions
+from .kv_slot import Authority
+from .kv_slots import KvSlots
 from .kv_state import KvState
 from .manifest_schema import KvSlotSpec
 from .ort import Tensor, carrier
@@ -33,18 +37,14 @@ __all__ = ["KvCache"]
 class KvCache:
     """Key and value buffers ``[batch, n_kv_heads, capacity, head_dim]`` of every layer. Thread-safe."""
 
-    __slots__ = ("_batch", "_device", "_fixed_capacity", "_slots", "geometry", "state")
+    __slots__ = ("_device", "_fixed_capacity", "_slots", "state")
 
     def __init__(self, geometry: KvGeometry, *, batch: int, fixed_capacity: int | None) -> None:
         """Use :meth:`with_capacity`, :meth:`for_slots` or :meth:`with_dims`."""
-        self.geometry = geometry
         self.state = KvState()
-        self._batch = batch
         self._fixed_capacity = fixed_capacity
         self._device: DeviceLocation | None = None
-        self._slots: dict[tuple[int, str], KvSlot | None] = {
-            (s.layer, s.which.value): None for s in geometry.slots
-        }
+        self._slots = KvSlots(geometry, batch, self.state)
 
     # --- construction -------------------------------------------------------------------------------
 
@@ -61,7 +61,7 @@ class KvCache:
 
         Raises LayoutError (geometry, dtype, unknown device), KvMemoryError; nothing stays allocated.
         """
-        location = DeviceLocation.parse(device) if isinstance(device, str) else device
+        location = check_local(DeviceLocation.parse(device) if isinstance(device, str) else device)
         geometry = uniform_geometry(n_layers, n_kv_heads, head_dim, dtype, location)
         return KvCache._allocated(geometry, max_seq_len, 1)
 
@@ -98,9 +98,9 @@ class KvCache:
         cache = KvCache(geometry, batch=batch, fixed_capacity=capacity)
         for slot in geometry.slots:
             shape = slot.shape(batch, capacity)
-            storage = Storage.empty(shape, slot.dtype, slot.device, cache.state.lock)
+            storage = Storage.empty(shape, slot.dtype, slot.device, cache.state)
             kv_programs.zero_fill(storage.tensor, slot.device)
-            cache._slots[slot.layer, slot.which.value] = KvSlot(storage, cache.state)
+            cache._slots.install(slot.layer, slot.which, storage)
         cache._device = geometry.device()
         return cache
 
@@ -116,19 +116,22 @@ class KvCache:
         return self._device
 
     @property
+    def geometry(self) -> KvGeometry:
+        return self._slots.geometry
+
+    @property
     def n_layers(self) -> int:
         return self.geometry.n_layers
 
     @property
     def batch(self) -> int:
-        return self._batch
+        return self._slots.batch
 
     @property
     def capacity(self) -> int:
         """Positions every slot has room for; 0 while a layer is empty."""
         with self.state.lock:
-            slots = list(self._slots.values())
-            return 0 if any(s is None for s in slots) else min(s.extent for s in slots if s is not None)
+            return self._slots.capacity
 
     @property
     def length(self) -> int:
@@ -139,12 +142,12 @@ class KvCache:
     def nbytes(self) -> int:
         """Bytes held on the devices."""
         with self.state.lock:
-            return sum(s.storage.nbytes for s in self._slots.values() if s is not None)
+            return sum(s.storage.nbytes for s in self._slots.present())
 
     def slot_storage(self, layer: int, which: str) -> Storage | None:
         """The slot's storage, the same object each time; None when out of range or empty."""
         with self.state.lock:
-            slot = self._slots.get((layer, which))
+            slot = self._slots.get(layer, which)
             if slot is None:
                 return None
             # Whoever takes the storage reads device bytes; a host edit must not be missed.
@@ -153,8 +156,9 @@ class KvCache:
 
     def layer(self, layer: int) -> tuple[Storage, Storage] | None:
         """Key and value storage of a layer; None when out of range or empty."""
-        key = self.slot_storage(layer, KvWhich.KEY)
-        value = self.slot_storage(layer, KvWhich.VALUE)
+        with self.state.lock:  # or another thread's set_layer could come between the two
+            key = self.slot_storage(layer, KvWhich.KEY)
+            value = self.slot_storage(layer, KvWhich.VALUE)
         return None if key is None or value is None else (key, value)
 
     # --- re-bind source (P10) -----------------------------------------------------------------------
@@ -175,6 +179,7 @@ class KvCache:
 
     def truncate_to(self, n: int) -> None:
         """Forget positions from ``n`` on. Metadata only; never grows. Raises LayoutError on n < 0."""
+        n = check_count("The length", n)
         if n < 0:
             raise LayoutError("A cache cannot be truncated to fewer than no positions.", found=str(n))
         with self.state.lock:
@@ -185,6 +190,7 @@ class KvCache:
 
         Raises CapacityExceeded beyond the capacity, LayoutError below the current length.
         """
+        n = check_count("The length", n)
         with self.state.lock:
             if n < self.state.length:
                 raise LayoutError(
@@ -200,11 +206,10 @@ class KvCache:
     def clear(self) -> None:
         """Drop every buffer. The layers are empty, the allocation is another, residency is unknown."""
         with self.state.lock:
-            for key in self._slots:
-                self._slots[key] = None
+            self._slots.drop()
             self._device = None
             self.state.length = 0
-            self.state.host_dirty = False
+            self.state.forget_edits()
             self.state.shape_key = None
             self.state.renew()
 
@@ -223,33 +228,21 @@ class KvCache:
         Raises LayoutError before anything changes.
         """
         with self.state.lock:
-            extent = self._fixed_capacity
-            tensors = [
-                incoming_tensor(self._geometry(layer, which), given, self._batch, extent)
-                for which, given in ((KvWhich.KEY, key), (KvWhich.VALUE, value))
-            ]
-            if tensors[0].shape[2] != tensors[1].shape[2]:
-                raise LayoutError(
-                    "A layer's key and value differ in extent.",
-                    found=f"{tensors[0].shape[2]} and {tensors[1].shape[2]}",
-                )
-            rest = [s for (i, _), s in self._slots.items() if i != layer]
-            refuse_shared(tensors, [s.storage.tensor for s in rest if s is not None])
-            populated = all(s is not None for s in rest)
-            extents = [s.extent for s in rest if s is not None]
-            capacity = min([tensors[0].shape[2], *extents]) if populated else 0
+            tensors = self._slots.incoming(layer, key, value, self._fixed_capacity)
+            extents = [tensors[0].shape[2], *(s.extent for s in self._slots.present(layer))]
+            capacity = min(extents) if self._slots.complete(layer) else 0
             if length is not None:
-                live = length
+                live = check_count("The live length", length)
             else:
                 live = capacity if self._fixed_capacity is None else self.state.length
-            if not 0 <= live <= max(capacity, 0):
+            if not 0 <= live <= capacity:
                 raise LayoutError(
                     "The live length does not fit the storage.", found=str(live), expected=f"<= {capacity}",
                     todo="Give the last layer the length, once every layer is set.",
                 )  # fmt: skip
+            self._slots.raise_version_floor()
             for which, tensor in zip(KvWhich, tensors, strict=True):
-                storage = Storage(tensor, location=None, guard=self.state.lock)
-                self._slots[layer, which.value] = KvSlot(storage, self.state)
+                self._slots.install(layer, which, Storage(tensor, location=None, owner=self.state))
             self._device = None
             self.state.length = live
             self.state.renew()
@@ -269,20 +262,13 @@ class KvCache:
             which = KvWhich.named(slot)
             if which is None:
                 raise LayoutError("Unknown KV slot.", found=repr(slot), expected="key or value")
-            geometry = self._geometry(layer, which)
-            target = self._slots[layer, which.value]
-            if target is None:
-                raise LayoutError("This layer holds no storage.", where=f"layer {layer} {which}")
+            geometry = self._slots.expected(layer, which)
+            target = self._slots.populated(layer, which)
             if target.storage.dtype not in ITEM_SIZE:
                 raise LayoutError("Bytes of this dtype cannot be written.", found=target.storage.dtype)
-            if start < 0 or n < 0 or start + n > target.extent:
-                raise CapacityExceeded(
-                    "The positions lie outside the cache.",
-                    found=f"[{start}, {start + n})",
-                    expected=f"within [0, {target.extent})",
-                )
-            shape = geometry.shape(self._batch, n)
-            expected = geometry.nbytes(self._batch, n)
+            check_positions(start, n, target.extent)
+            shape = geometry.shape(self.batch, n)
+            expected = geometry.nbytes(self.batch, n)
             if len(data) != expected:
                 raise LayoutError(
                     "The bytes do not fill the positions.",
@@ -298,33 +284,85 @@ class KvCache:
         bfloat16 comes as uint16. Cost follows n, not the capacity. Raises LayoutError, CapacityExceeded.
         """
         with self.state.lock:
-            slot = self._populated(layer, which)
-            if start < 0 or n < 0 or start + n > slot.extent:
-                raise CapacityExceeded(
-                    "The positions lie outside the cache.",
-                    found=f"[{start}, {start + n})",
-                    expected=f"within [0, {slot.extent})",
-                )
+            slot = self._slots.populated(layer, which)
+            check_positions(start, n, slot.extent)
             return slot.read(start, n)
+
+    # --- hand-off -----------------------------------------------------------------------------------
+
+    def export(self, positions: int | None = None) -> bytes:
+        """The first ``positions`` live positions (default: all) as a checked, portable container.
+
+        Raises CapacityExceeded beyond the live length, LayoutError while a layer is empty.
+        """
+        with self.state.lock:
+            n = self.state.length if positions is None else check_count("The number of positions", positions)
+            if not 0 <= n <= self.state.length:
+                raise CapacityExceeded(
+                    "Only live positions can be exported.", found=str(n), expected=f"0..{self.state.length}"
+                )
+            return self._slots.exported(n).to_bytes()
+
+    def import_(self, data: bytes) -> None:
+        """Make an export's positions this cache's content, in place: a held session continues after them.
+
+        Raises KvImportError (a subclass a fault), CapacityExceeded, LayoutError before anything is touched.
+        """
+        incoming = KvExport.from_bytes(data)
+        with self.state.lock:
+            if self._fixed_capacity is None:
+                raise LayoutError(
+                    "A grow-by-replacement cache cannot be imported into.",
+                    todo="Make a cache with_capacity, or by Plan.new_cache.",
+                )
+            for slot in self.geometry.slots:
+                self._slots.populated(slot.layer, slot.which)
+            incoming.check_fits(self.geometry, self.batch, self.capacity, self.state.shape_key)
+            self._slots.take(incoming)
+
+    def fork(self) -> KvCache:
+        """A cache of the same geometry and live content in its own buffers: what one decodes, the other
+        does not see. Raises KvMemoryError, LayoutError while a layer is empty."""
+        with self.state.lock:
+            here = self._slots.exported(self.state.length)
+            if self._fixed_capacity is None:
+                copy = KvCache(self.geometry, batch=self.batch, fixed_capacity=None)
+                for layer in range(self.n_layers):
+                    key, value = (self.host_array(layer, which) for which in KvWhich)
+                    copy.set_layer(layer, key, value)
+                copy.state.length, copy.state.shape_key = self.state.length, self.state.shape_key
+                return copy
+            copy = KvCache._allocated(self.geometry, self._fixed_capacity, self.batch)
+            copy._slots.take(here)
+            return copy
+
+    def save(self, path: Path | str, positions: int | None = None) -> None:
+        """:meth:`export` to a file, whole or not at all. Raises as export, and OutputError."""
+        write_atomic(Path(path), self.export(positions))
+
+    def load(self, path: Path | str) -> None:
+        """:meth:`import_` from a file. Raises as import_, and KvImportError when it cannot be read."""
+        self.import_(read_export(Path(path)))
 
     # --- authority and versions ---------------------------------------------------------------------
 
     def host_array(self, layer: int, which: str) -> NDArray[Any]:
         """The whole slot on the host, read-only, never stale; flushed once per change. Raises LayoutError."""
         with self.state.lock:
-            return self._populated(layer, which).host()
+            return self._slots.populated(layer, which).host()
 
     def write_host(self, layer: int, which: str, start: int, values: NDArray[Any]) -> None:
         """Change positions on the host; the device gets them before it next runs. Raises as write_bytes."""
         with self.state.lock:
-            slot = self._populated(layer, which)
-            geometry = self._geometry(layer, which)
+            slot = self._slots.populated(layer, which)
+            geometry = self._slots.expected(layer, which)
             n = values.shape[2] if values.ndim == 4 else -1
-            if tuple(values.shape) != geometry.shape(self._batch, n) or start < 0 or start + n > slot.extent:
+            start = check_count("The first position", start)
+            if tuple(values.shape) != geometry.shape(self.batch, n) or start < 0 or start + n > slot.extent:
                 raise LayoutError(
                     "The values do not fit the slot.",
                     found=f"{list(values.shape)} at {start}",
-                    expected=f"{list(geometry.shape(self._batch, n))} within {slot.extent} positions",
+                    expected=f"{list(geometry.shape(self.batch, n))} within {slot.extent} positions",
                 )
             if values.dtype != carrier(geometry.dtype):
                 raise LayoutError("Wrong dtype.", found=str(values.dtype), expected=geometry.dtype)
@@ -337,50 +375,31 @@ class KvCache:
     def authority(self, layer: int, which: str) -> Authority | None:
         """Who holds the newest bytes of a slot; None when out of range or empty."""
         with self.state.lock:
-            slot = self._slots.get((layer, which))
+            slot = self._slots.get(layer, which)
             return None if slot is None else slot.authority
 
     def version(self, layer: int, which: str) -> int | None:
         """The slot's version, which only rises; None when out of range or empty."""
         with self.state.lock:
-            slot = self._slots.get((layer, which))
+            slot = self._slots.get(layer, which)
             return None if slot is None else slot.version
 
     def flushes(self, layer: int, which: str) -> int:
         """How often the slot was copied from device to host whole."""
         with self.state.lock:
-            return self._populated(layer, which).flushes
+            return self._slots.populated(layer, which).flushes
 
     def bump_version(self, layer: int, which: str) -> None:
         """Declare a slot's device bytes changed. Does nothing for an empty or missing slot."""
         with self.state.lock:
-            slot = self._slots.get((layer, which))
+            slot = self._slots.get(layer, which)
             if slot is not None:
                 slot.bump()
 
     def upload(self) -> int:
         """Send host edits to the devices; a session does so before it runs. Returns how many slots."""
         with self.state.lock:
-            sent = sum(s.upload() for s in self._slots.values() if s is not None)
-            self.state.host_dirty = False
-            return sent
-
-    # --- helpers ------------------------------------------------------------------------------------
-
-    def _geometry(self, layer: int, which: str) -> SlotGeometry:
-        for slot in self.geometry.slots:
-            if slot.layer == layer and slot.which.value == which:
-                return slot
-        raise LayoutError(
-            "No such KV slot.", found=f"layer {layer}, {which!r}", expected=f"layer 0..{self.n_layers - 1}"
-        )
-
-    def _populated(self, layer: int, which: str) -> KvSlot:
-        self._geometry(layer, which)
-        slot = self._slots[layer, which]
-        if slot is None:
-            raise LayoutError("This layer holds no storage.", where=f"layer {layer} {which}")
-        return slot
+            return self.state.upload()
 
     def __repr__(self) -> str:
         return (

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import LayoutError
+from .errors import CapacityExceeded, LayoutError
 from .kv_geometry import SlotGeometry
+from .kv_owners import first_overlap, owners_of
+from .kv_state import KvState
 from .ort import Tensor, carrier
 
-__all__ = ["incoming_tensor", "refuse_shared"]
+__all__ = ["check_count", "check_positions", "incoming_tensor", "refuse_shared"]
 
 
 def incoming_tensor(
@@ -48,8 +51,35 @@ def incoming_tensor(
     return Tensor.over(own, geometry.dtype)
 
 
-def refuse_shared(tensors: Sequence[Tensor], others: Iterable[Tensor]) -> None:
-    """One buffer in two slots would be overwritten by whichever is written last. Raises LayoutError."""
-    addresses = [t.address for t in (*tensors, *others)]
-    if len(set(addresses)) != len(addresses):
-        raise LayoutError("Two KV slots cannot share one buffer.")
+def refuse_shared(tensors: Sequence[Tensor], others: Iterable[Tensor], cache: KvState) -> None:
+    """Memory in two slots, or in two caches, would be overwritten by whichever is written last.
+
+    Raises LayoutError.
+    """
+    if first_overlap([*tensors, *others]) is not None:
+        raise LayoutError("Two KV slots cannot share one buffer.", todo="Give every slot its own memory.")
+    if any(owner is not cache for owner in owners_of(tensors)):
+        raise LayoutError(
+            "This buffer belongs to another cache: each would overwrite the other's context.",
+            todo="Copy it (give an array), or fork the other cache.",
+        )
+
+
+def check_count(name: str, value: object) -> int:
+    """An int. Raises LayoutError: half a position would be rounded to another one."""
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        raise LayoutError(f"{name} must be a whole number.", found=repr(value), expected="an int") from None
+
+
+def check_positions(start: int, n: int, extent: int) -> None:
+    """``[start, start+n)`` lies within ``[0, extent)``. Raises CapacityExceeded, LayoutError."""
+    check_count("The first position", start)
+    check_count("The number of positions", n)
+    if start < 0 or n < 0 or start + n > extent:
+        raise CapacityExceeded(
+            "The positions lie outside the cache.",
+            found=f"[{start}, {start + n})",
+            expected=f"within [0, {extent})",
+        )

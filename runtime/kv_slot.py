@@ -37,7 +37,7 @@ class KvSlot:
         self.flushes = 0
         self._state = state
         self._axis = axis
-        self._version = -state.steps  # so that a new slot starts at version 0 whenever it is made
+        self._version = state.version_floor - state.steps
         self._mirror: NDArray[Any] | None = None
         self._mirror_version = -1
         self._dirty = False
@@ -78,11 +78,11 @@ class KvSlot:
         self._version += 1
         self._replace(changed)
         self._dirty = True
-        self._state.host_dirty = True
+        self._state.mark_dirty(self)
 
     def _replace(self, mirror: NDArray[Any]) -> None:
         mirror.flags.writeable = False
-        self._mirror = mirror
+        self._mirror = mirror.view()  # of a read-only base: a caller cannot make it writeable again
         self._mirror_version = self.version
 
     def upload(self) -> bool:

@@ -7,6 +7,7 @@ outside this file sees either. A :class:`Tensor` owns its bytes and copies them 
 # pyright: basic
 from __future__ import annotations
 
+import ctypes
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +23,10 @@ from .device import HOST, DeviceKind, DeviceLocation
 from .dtypes import ITEM_SIZE, ONNX_ELEMENT_TYPE
 from .errors import LayoutError, PlanError, TopologyChanged
 
-__all__ = ["Binding", "OrtProgram", "ProgramOptions", "Tensor", "ValueInfo", "available_providers", "version"]
+__all__ = [
+    "Binding", "HostNode", "OrtProgram", "ProgramOptions", "Tensor", "ValueInfo", "available_providers",
+    "cuda_options", "version",
+]  # fmt: skip
 
 _NAME_OF = {number: name for name, number in ONNX_ELEMENT_TYPE.items()}
 _NUMPY = {name: np.dtype(name) for name in ITEM_SIZE if name != "bfloat16"}
@@ -121,10 +125,8 @@ class Tensor:
             self.ort_value.update_inplace(self._array)
 
     def to_numpy(self) -> NDArray[Any]:
-        """A copy on the host that outlives this tensor."""
-        if self.dtype == "bfloat16":
-            raise LayoutError("bfloat16 has no numpy array; read the slot through its cache.")
-        return np.array(self.ort_value.numpy(), copy=True)
+        """A copy on the host that outlives this tensor; bfloat16 as uint16."""
+        return np.array(self._raw(), copy=True)
 
     def copy_to_float32(self, out: NDArray[np.float32]) -> None:
         """Copy to a host array of the same shape, widening 16-bit floats."""
@@ -137,17 +139,28 @@ class Tensor:
     def _raw(self) -> NDArray[Any]:
         if self.dtype != "bfloat16":
             return self.ort_value.numpy()
+        if self.host_array is not None:
+            return self.host_array
         host = np.empty(self.shape, dtype=np.uint16)
+        if self.on_host:  # ONNX Runtime has no copy from the host to the host
+            ctypes.memmove(host.ctypes.data, self.address, self.nbytes)
+            return host
         ort.copy_tensors([self.ort_value], [Tensor.over(host, "bfloat16").ort_value])
         return host
 
     def copy_from(self, source: Tensor) -> None:
         """Overwrite this tensor with ``source`` of the same dtype and shape, across devices."""
-        mine, theirs = self.host_array, source.host_array
-        if mine is not None and theirs is not None:
-            np.copyto(mine, theirs)
-        elif mine is not None:
-            np.copyto(mine, source.ort_value.numpy())
+        if (self.dtype, self.shape) != (source.dtype, source.shape):
+            raise LayoutError(
+                "A copy needs two tensors of one dtype and shape.",
+                found=f"{source.dtype} {list(source.shape)}",
+                expected=f"{self.dtype} {list(self.shape)}",
+            )
+        if self.on_host and source.on_host:
+            ctypes.memmove(self.address, source.address, self.nbytes)
+        elif self.on_host:
+            raw = source._raw()
+            ctypes.memmove(self.address, raw.ctypes.data, self.nbytes)
         elif source.on_host:
             self.ort_value.update_inplace(source.ort_value.numpy())
         else:
@@ -164,12 +177,31 @@ class ValueInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class HostNode:
+    """A node of a device's program that ONNX Runtime runs on the host instead."""
+
+    op_type: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.op_type} {self.name!r}"
+
+
+@dataclass(frozen=True, slots=True)
 class ProgramOptions:
-    """Where and how a program runs."""
+    """Where and how a program runs.
+
+    ``stop_spinning``: idle threads stop as the run ends instead of waiting busily for the next, which would
+    take the cores from another stage's threads. ``optimize`` off: ONNX Runtime leaves the graph as it is, so
+    that results do not depend on what it could fuse. ``capture``: the device may record runs as one graph.
+    """
 
     location: DeviceLocation = HOST
     threads: int = 1
     spin: bool = True
+    stop_spinning: bool = False
+    optimize: bool = True
+    capture: bool = False
 
 
 _TYPE_NAMES = {
@@ -184,7 +216,7 @@ _TYPE_NAMES = {
 class OrtProgram:
     """One ONNX Runtime session on one device. Thread-safe to run."""
 
-    __slots__ = ("_keep", "_session", "inputs", "location", "outputs")
+    __slots__ = ("_captures", "_keep", "_session", "host_nodes", "inputs", "location", "outputs")
 
     def __init__(
         self,
@@ -200,13 +232,18 @@ class OrtProgram:
         settings.log_severity_level = 3
         if not options.spin:
             settings.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        if options.stop_spinning:
+            settings.add_session_config_entry("session.force_spinning_stop", "1")
+        if not options.optimize:
+            settings.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
         if initializers:
             names = list(initializers)
             settings.add_external_initializers(names, [initializers[n].ort_value for n in names])
         wanted = location.kind.provider
         providers: list[Any] = [wanted]
         if location.kind is DeviceKind.CUDA:
-            providers = [(wanted, {"device_id": str(location.index)}), "CPUExecutionProvider"]
+            providers = [(wanted, cuda_options(options)), "CPUExecutionProvider"]
+            settings.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
         source = str(model) if isinstance(model, Path) else model
         try:
             session = ort.InferenceSession(source, settings, providers=providers)
@@ -231,12 +268,47 @@ class OrtProgram:
             )
         self._session = session
         self._keep = initializers  # ONNX Runtime reads the mapped arrays for as long as the session lives
+        self._captures = options.capture and location.kind is DeviceKind.CUDA
         self.location = location
+        self.host_nodes = _nodes_elsewhere(session, wanted) if location.kind is DeviceKind.CUDA else ()
         self.inputs = tuple(_info(a) for a in session.get_inputs())
         self.outputs = tuple(_info(a) for a in session.get_outputs())
 
+    @property
+    def captures(self) -> bool:
+        """Whether a run can be recorded and replayed (:meth:`Binding.use_graph`)."""
+        return self._captures
+
     def binding(self) -> Binding:
-        return Binding(self._session)
+        binding = Binding(self._session)
+        if self._captures:
+            binding.use_graph(None)
+        return binding
+
+    def release_graph(self, graph_id: int) -> None:
+        """Forget a recorded graph; its addresses may be freed afterwards. Nothing happens when there is none."""
+        if self._captures:
+            self._session.release_captured_graph(graph_id)
+
+
+def cuda_options(options: ProgramOptions) -> dict[str, str]:
+    """Provider options of a program on CUDA. The arena grows by what is asked for: KV buffers are large, and
+    doubling would take half of the device's memory for nothing."""
+    return {
+        "device_id": str(options.location.index),
+        "arena_extend_strategy": "kSameAsRequested",
+        "enable_cuda_graph": "1" if options.capture else "0",
+    }
+
+
+def _nodes_elsewhere(session: Any, provider: str) -> tuple[HostNode, ...]:
+    """What ONNX Runtime gave to another provider than the program's own."""
+    return tuple(
+        HostNode(str(node.op_type), str(node.name))
+        for subgraph in session.get_provider_graph_assignment_info()
+        if subgraph.ep_name != provider
+        for node in subgraph.get_nodes()
+    )
 
 
 def _info(argument: Any) -> ValueInfo:
@@ -255,10 +327,25 @@ class Binding:
         self._binding = session.io_binding()
         self._keep: dict[tuple[str, str], Tensor] = {}
         self.bind_calls = 0
-        run, held = session._sess.run_with_iobinding, self._binding._iobinding
+        held = self._binding._iobinding
         self._bind_input, self._bind_output = held.bind_ortvalue_input, held.bind_ortvalue_output
+        self.run: Callable[[], None]
+        self._use(None)
+
+    def _use(self, options: Any) -> None:
         # The C functions directly: Python's wrappers re-check WebGPU capture on every call.
-        self.run: Callable[[], None] = lambda: run(held, None)
+        run, held = self._session._sess.run_with_iobinding, self._binding._iobinding
+        self.run = lambda: run(held, options)
+
+    def use_graph(self, graph_id: int | None) -> None:
+        """Record the next run under ``graph_id`` and replay it from then on; None: run node by node.
+
+        For programs with ``captures``. ONNX Runtime takes a run without an id for graph 0, so not to record
+        has to be said too.
+        """
+        options = ort.RunOptions()
+        options.add_run_config_entry("gpu_graph_id", "-1" if graph_id is None else str(graph_id))
+        self._use(options)
 
     def bind_input(self, name: str, tensor: Tensor) -> None:
         self._bind_input(name, tensor.c_value)
@@ -269,6 +356,16 @@ class Binding:
         self._bind_output(name, tensor.c_value)
         self._keep["out", name] = tensor
         self.bind_calls += 1
+
+    def bind_result(self, name: str, location: DeviceLocation) -> None:
+        """Let ONNX Runtime allocate this result on ``location``; :meth:`results` has it after a run."""
+        self._binding.bind_output(name, *location.ort_device)
+        self._keep.pop(("out", name), None)
+        self.bind_calls += 1
+
+    def results(self) -> list[Tensor]:
+        """Every result of the last run, in the order in which they were first bound."""
+        return [Tensor(value) for value in self._binding.get_outputs()]
 
     def bind_in_place(self, source: str, result: str, tensor: Tensor) -> None:
         """One tensor as input and output. A different buffer of equal size would run, and silently copy."""

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from . import ort
 from .decode_session import DecodeSession
-from .device import DeviceLocation, local_devices
-from .errors import CapacityExceeded, PlanIntegrityError, TopologyChanged
+from .device import DeviceLocation
+from .errors import CapacityExceeded, PlanIntegrityError
 from .kv_cache import KvCache
 from .kv_geometry import KvGeometry
 from .manifest import Manifest, ModelFacts, Stage
@@ -17,6 +17,7 @@ from .ort import OrtProgram, ProgramOptions
 from .plan_files import Verify, verify_files
 from .step_program import StageProgram, StepProgram
 from .threads import default_threads
+from .topology import Topology
 from .weights_map import map_weights
 
 __all__ = ["DEFAULT_CAPACITY", "Plan"]
@@ -57,7 +58,7 @@ class Plan:
         level = verify if isinstance(verify, Verify) else Verify(verify)
         manifest = Manifest.load(directory)
         _check_version(manifest)
-        _check_topology(manifest, local_devices() if devices is None else devices)
+        topology = Topology.of(manifest, devices)
         verify_files(manifest, directory, level)
         threads = default_threads() if threads is None else max(1, threads)
         initializers = map_weights(manifest.checkpoint)
@@ -67,7 +68,7 @@ class Plan:
             program = OrtProgram(directory / stage.program, options, initializers.get(i))
             _check_program(stage, program)
             stages.append(StageProgram(stage, program))
-        return Plan(manifest, directory, StepProgram(manifest, tuple(stages)), threads)
+        return Plan(manifest, directory, StepProgram(manifest, tuple(stages), topology), threads)
 
     @property
     def model(self) -> ModelFacts:
@@ -118,6 +119,10 @@ class Plan:
             )
         return DecodeSession(self._step, cache)
 
+    def opened(self, session: DecodeSession) -> bool:
+        """Whether ``session`` was opened from this very plan: another load may differ in arms or threads."""
+        return session.program is self._step
+
     def __repr__(self) -> str:
         model = self.model
         return f"Plan({model.architecture}, {model.n_layers} layers, {model.dtype}, {self.threads} threads)"
@@ -131,23 +136,6 @@ def _check_version(manifest: Manifest) -> None:
             found=found,
             expected=f">= {manifest.minimum_onnxruntime}",
             todo=f"pip install 'onnxruntime-gpu>={manifest.minimum_onnxruntime}'",
-        )
-
-
-def _check_topology(manifest: Manifest, devices: Sequence[DeviceLocation]) -> None:
-    providers = ort.available_providers()
-    for i, stage in enumerate(manifest.stages):
-        location = DeviceLocation.parse(stage.device)
-        provider = location.kind.provider
-        if location in devices and provider in providers:
-            continue
-        missing = "device" if location not in devices else "provider"
-        raise TopologyChanged(
-            f"The plan was placed on a {missing} that is not there.",
-            found=", ".join(map(str, devices)) if missing == "device" else ", ".join(providers),
-            expected=str(location) if missing == "device" else provider,
-            where=f"stages[{i}]",
-            todo="Compile the plan for this machine's devices.",
         )
 
 

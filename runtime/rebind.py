@@ -15,6 +15,7 @@ from typing import Protocol, runtime_checkable
 from .device import DeviceLocation
 from .fingerprint import StorageFingerprint
 from .kv_alloc_id import KvAllocId
+from .kv_owners import first_overlap
 from .storage import Storage
 
 __all__ = ["KvRebindSource", "RebindBusy", "RebindReason", "RebindRefusal", "collect", "hold"]
@@ -77,39 +78,52 @@ def collect(
     bound: Slots, source: KvRebindSource, whiches: Iterable[str]
 ) -> dict[tuple[int, str], Storage] | RebindRefusal:
     """Every slot's incoming storage, or the first reason why not. Changes nothing."""
-    incoming = source.rebind_location()
-    if incoming is None or any(s.location is None for s in bound.values()):
-        return RebindRefusal(RebindReason.RESIDENCY_UNKNOWN)
-    for storage in bound.values():
-        if storage.location != incoming:
-            return RebindRefusal(RebindReason.RESIDENCY_DIFFERS, baked=storage.location, incoming=incoming)
+    refusal = refuse_residency(bound, source.rebind_location())
+    if refusal is not None:
+        return refusal
     found: dict[tuple[int, str], Storage] = {}
     names = tuple(whiches)
     # One layer past the last: a source with more layers than the plan is another model's.
     for layer in range(max(i for i, _ in bound) + 2):
         for which in names:
-            baked = bound.get((layer, which))
-            offered = source.rebind_slot(layer, which)
-            if baked is None and offered is None:
+            baked, offered = bound.get((layer, which)), source.rebind_slot(layer, which)
+            refusal = refuse_presence(layer, which, baked, offered)
+            if refusal is not None:
+                return refusal
+            if baked is None or offered is None:
                 continue
-            if offered is None:
-                return RebindRefusal(RebindReason.MISSING_SLOT, layer, which)
-            if baked is None:
-                return RebindRefusal(RebindReason.UNBAKED_SLOT, layer, which)
-            refusal = _refuse_slot(layer, which, baked, offered)
+            refusal = refuse_storage(layer, which, baked, offered)
             if refusal is not None:
                 return refusal
             found[layer, which] = offered
-    addresses = {s.tensor.address for s in found.values()}
-    if len(addresses) != len(found):
-        # Two slots in one buffer: each write would destroy the other's.
-        return RebindRefusal(
-            RebindReason.STORAGE_DIFFERS, baked="one buffer a slot", incoming="shared buffers"
-        )
-    return found
+    refusal = refuse_shared(found)
+    return found if refusal is None else refusal
 
 
-def _refuse_slot(layer: int, which: str, baked: Storage, offered: Storage) -> RebindRefusal | None:
+def refuse_residency(bound: Slots, incoming: DeviceLocation | None) -> RebindRefusal | None:
+    """Both must be proved to be in one place: reading the other's address would read something else."""
+    if incoming is None or any(s.location is None for s in bound.values()):
+        return RebindRefusal(RebindReason.RESIDENCY_UNKNOWN)
+    for storage in bound.values():
+        if storage.location != incoming:
+            return RebindRefusal(RebindReason.RESIDENCY_DIFFERS, baked=storage.location, incoming=incoming)
+    return None
+
+
+def refuse_presence(
+    layer: int, which: str, baked: Storage | None, offered: Storage | None
+) -> RebindRefusal | None:
+    """A slot bound and not offered would keep the other request's context; one offered and not bound says
+    that the source is another model's."""
+    if baked is not None and offered is None:
+        return RebindRefusal(RebindReason.MISSING_SLOT, layer, which)
+    if baked is None and offered is not None:
+        return RebindRefusal(RebindReason.UNBAKED_SLOT, layer, which)
+    return None
+
+
+def refuse_storage(layer: int, which: str, baked: Storage, offered: Storage) -> RebindRefusal | None:
+    """Same place, and a fingerprint equal to that of what is bound."""
     if offered.location is None:
         return RebindRefusal(RebindReason.RESIDENCY_UNKNOWN, layer, which)
     if offered.location != baked.location:
@@ -120,6 +134,22 @@ def _refuse_slot(layer: int, which: str, baked: Storage, offered: Storage) -> Re
     if mine != theirs:
         return RebindRefusal(RebindReason.STORAGE_DIFFERS, layer, which, baked=mine, incoming=theirs)
     return None
+
+
+def refuse_shared(found: Slots) -> RebindRefusal | None:
+    """Two slots in one buffer: each write would destroy the other's."""
+    places = list(found)
+    shared = first_overlap([s.tensor for s in found.values()])
+    if shared is None:
+        return None
+    (layer, which), (other, other_which) = places[shared[1]], places[shared[0]]
+    return RebindRefusal(
+        RebindReason.STORAGE_DIFFERS,
+        layer,
+        which,
+        baked="memory of its own",
+        incoming=f"memory of layer {other} {other_which}",
+    )
 
 
 def hold(storages: Iterable[Storage]) -> ExitStack | None:

@@ -8,6 +8,7 @@ from .device import DeviceLocation
 from .errors import PlanFormatError
 from .manifest import Argument, ArgumentRole, CopyEdge, KvSlotSpec, Manifest, Stage
 from .ort import OrtProgram
+from .topology import Topology
 
 __all__ = ["StageProgram", "StepProgram", "StepShape"]
 
@@ -46,12 +47,18 @@ class StepProgram:
         "slots",
         "stage_of",
         "stages",
+        "topology",
     )
 
-    def __init__(self, manifest: Manifest, stages: tuple[StageProgram, ...]) -> None:
-        """Raises PlanFormatError when a dimension's name means nothing or two things."""
+    def __init__(
+        self, manifest: Manifest, stages: tuple[StageProgram, ...], topology: Topology | None = None
+    ) -> None:
+        """``topology``: as it was checked at load; by default this machine's now. Raises TopologyChanged.
+
+        Raises PlanFormatError when a dimension's name means nothing or two things."""
         self.manifest = manifest
         self.stages = stages
+        self.topology = Topology.of(manifest) if topology is None else topology
         self.slots: tuple[KvSlotSpec, ...] = manifest.kv_slots
         self.copies: tuple[CopyEdge, ...] = tuple(c for c in manifest.copies if c.target_stage is not None)
         # KV input's name -> index of the one stage that takes it.

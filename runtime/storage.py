@@ -12,6 +12,7 @@ from .device import DeviceKind, DeviceLocation
 from .dtypes import ITEM_SIZE
 from .errors import KvError
 from .fingerprint import Encoding, StorageFingerprint
+from .kv_state import KvState, Lock
 from .ort import Tensor
 
 __all__ = ["KvMemoryError", "Storage", "check_memory"]
@@ -27,16 +28,18 @@ class Storage:
     """A tensor, its encoding and its residency. ``location`` None means "cannot prove", never "CPU".
 
     ``guard`` is the lock of whoever decodes into this buffer; a re-bind takes it without waiting.
+    ``owner`` is the state of the cache that the buffer belongs to, whose lock is then the guard.
     """
 
-    __slots__ = ("_fingerprint", "guard", "location", "tensor")
+    __slots__ = ("__weakref__", "_fingerprint", "guard", "location", "owner", "tensor")
 
     def __init__(
         self,
         tensor: Tensor,
         *,
         location: DeviceLocation | None,
-        guard: threading.RLock | None = None,
+        guard: Lock | None = None,
+        owner: KvState | None = None,
         encoding: Encoding = Encoding.PLAIN,
         bundled: bool = False,
     ) -> None:
@@ -50,11 +53,12 @@ class Storage:
             shape=tensor.shape,
         )
         self.location = location
-        self.guard = guard if guard is not None else threading.RLock()
+        self.owner = owner
+        self.guard: Lock = owner.lock if owner is not None else guard or threading.RLock()
 
     @staticmethod
     def empty(
-        shape: Sequence[int], dtype: str, location: DeviceLocation, guard: threading.RLock | None = None
+        shape: Sequence[int], dtype: str, location: DeviceLocation, owner: KvState | None = None
     ) -> Storage:
         """Uninitialised storage allocated by us on ``location``. Raises KvMemoryError, LayoutError."""
         try:
@@ -62,7 +66,7 @@ class Storage:
         except MemoryError as error:
             raise no_memory(math.prod(shape) * ITEM_SIZE[dtype], location, str(error)) from None
         count_allocation()
-        return Storage(tensor, location=location, guard=guard)
+        return Storage(tensor, location=location, owner=owner)
 
     @property
     def dtype(self) -> str:

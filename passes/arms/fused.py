@@ -8,8 +8,10 @@ import numpy as np
 from torch_mlir import ir
 
 from ..ir.builder import OnnxBuilder, constant_array, rank_of, shape_of, tensor_type
+from ..ir.matching import erase_if_dead, last_axis_slice
 from ..ir.op_schema import MS_DOMAIN
 from .call import AttentionCall
+from .rotary import shared_rope
 from .step_lengths import StepLengths
 
 __all__ = ["FusedArm"]
@@ -49,15 +51,21 @@ class FusedArm:
         k_past, k_new, _ = call.k_write.operands
         v_past, v_new, _ = call.v_write.operands
         width = call.n_heads * call.head_dim
+        q, rotary, interleaved = call.q, [None, None, None], None
+        ropes = shared_rope(q, k_new, call.head_dim)
+        if ropes is not None:
+            q, k_new = ropes[0].x, ropes[1].x
+            rope = ropes[0]
+            rotary = [rope.cos, rope.sin, lengths.explicit_positions(rope.positions, call.write_offset)]
+            interleaved = rope.interleaved
         operands = [
-            _flat(builder, call.q),
-            _flat(builder, k_new),
-            _flat(builder, v_new),
+            *_packed([_flat(builder, value) for value in (q, k_new, v_new)]),
             k_past,
             v_past,
             lengths.seqlens_k(call.write_offset),
             lengths.total_sequence_length(call.write_offset),
-            *([None] * 4),
+            *rotary,
+            None,
             call.sinks,
         ]
         batch, _, sequence, _ = shape_of(call.q)
@@ -71,6 +79,8 @@ class FusedArm:
                 "scale": call.scale,
                 "softcap": call.softcap or None,
                 "local_window_size": call.window or None,
+                "do_rotary": None if ropes is None else 1,
+                "rotary_interleaved": interleaved,
             },
             MS_DOMAIN,
         )[:3]
@@ -79,6 +89,24 @@ class FusedArm:
         call.v_write.results[0].replace_all_uses_with(v_present)
         for write in dict.fromkeys((call.k_write, call.v_write)):
             write.erase()
+        for rope in ropes or ():
+            erase_if_dead(rope.op.results[0])
+
+
+def _packed(flat: list[ir.Value]) -> list[ir.Value | None]:
+    """q, k and v [B, S, *] as one operand when they are the whole of one value, side by side in that order:
+    the kernel reads them where they lie, and nothing has to be split."""
+    sections = [last_axis_slice(value) for value in flat]
+    source, end = None, 0
+    for section in sections:
+        if section is None or section[1] != end or section[3] != 1:
+            return [*flat]
+        if source is not None and section[0] != source:
+            return [*flat]
+        source, end = section[0], section[2]
+    if source is None or shape_of(source)[-1] != end:
+        return [*flat]
+    return [source, None, None]
 
 
 def _may_read(reader: ir.Operation, attention: ir.Operation) -> bool:

@@ -79,7 +79,9 @@ class _Portable:
             return self._one("Softmax", [scores], attributes={"axis": -1})
         shape = self._ints(1, call.n_heads, 1, 1)
         column_type = self._type(call.n_heads, self.sequence, 1)
-        sinks = self.builder.one("Reshape", [call.sinks, shape], tensor_type([1, call.n_heads, 1, 1], call.dtype))
+        sinks = self.builder.one(
+            "Reshape", [call.sinks, shape], tensor_type([1, call.n_heads, 1, 1], call.dtype)
+        )
         column = self.builder.one("Expand", [sinks, self._column_shape(scores)], column_type)
         joined = self._one("Concat", [scores, column], attributes={"axis": -1})
         softmax = self._one("Softmax", [joined], attributes={"axis": -1})
@@ -133,9 +135,7 @@ class _Portable:
     def _column_shape(self, scores: ir.Value) -> ir.Value:
         """The scores' shape with one position, i64 [4]."""
         three = self.builder.one("Shape", [scores], tensor_type([3], "i64"), {"start": 0, "end": 3})
-        return self.builder.one(
-            "Concat", [three, self._ints(1)], tensor_type([4], "i64"), {"axis": 0}
-        )
+        return self.builder.one("Concat", [three, self._ints(1)], tensor_type([4], "i64"), {"axis": 0})
 
     def _one(
         self, op_type: str, operands: list[ir.Value], attributes: dict[str, int] | None = None

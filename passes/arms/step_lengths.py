@@ -13,6 +13,7 @@ import numpy as np
 from torch_mlir import ir
 
 from ..ir.builder import OnnxBuilder, tensor_type
+from ..ir.positions import is_step_positions
 
 __all__ = ["StepLengths"]
 
@@ -63,10 +64,18 @@ class StepLengths:
 
         return self._once("total_sequence_length", offset, 0, make)
 
+    def explicit_positions(self, positions: ir.Value, offset: ir.Value) -> ir.Value | None:
+        """None when ``positions`` are the write offset and onwards, which GroupQueryAttention takes by itself
+        (the live length before the step is the write offset); else what it has to be given."""
+        return None if is_step_positions(positions, self._token_ids, offset) else positions
+
     def end(self, offset: ir.Value) -> ir.Value:
         """L, where the live prefix of the longest row ends, i64 [1]."""
         return self._once(
-            "end", offset, 0, lambda: self._one("ReduceMax", [self.totals(offset)], _ONE, "i64", {"keepdims": 1})
+            "end",
+            offset,
+            0,
+            lambda: self._one("ReduceMax", [self.totals(offset)], _ONE, "i64", {"keepdims": 1}),
         )
 
     def all_live(self, offset: ir.Value) -> ir.Value:
@@ -141,7 +150,9 @@ class StepLengths:
         scalars = [self._reshape(value, [], ()) for value in (start, end)]
         return self._one("Range", [*scalars, self._scalar(1)], (None,), "i64")
 
-    def _once(self, what: str, offset: ir.Value | None, window: int, make: Callable[[], ir.Value]) -> ir.Value:
+    def _once(
+        self, what: str, offset: ir.Value | None, window: int, make: Callable[[], ir.Value]
+    ) -> ir.Value:
         key = (what, offset, window)
         if key not in self._made:
             self._made[key] = make()

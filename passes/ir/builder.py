@@ -103,9 +103,12 @@ class OnnxBuilder:
         with self._where().context:
             return self._create(NO_VALUE, [], [ir.NoneType.get()], {})[0]
 
-    def weight(self, name: str, type_: ir.Type) -> ir.Value:
-        """``plan.weight``: a tensor of the checkpoint by its state-dict name, static shape."""
-        return self.plan("weight", [], [type_], {"name": name})[0]
+    def weight(self, name: str, type_: ir.Type, parts: Sequence[str] = ()) -> ir.Value:
+        """``plan.weight``: a tensor of the checkpoint by its state-dict name, static shape.
+
+        ``parts``: two or more names; the weight is those tensors one below the other, along axis 0.
+        """
+        return self.plan("weight", [], [type_], {"name": name, "parts": list(parts) or None})[0]
 
     def plan(
         self,

@@ -15,6 +15,7 @@ from planonce.runtime.errors import PassError
 
 from .attributes import AttributeKind, kind_matches, to_python
 from .irdl import Arity, OpShape, load_dialect
+from .nbits import NBits, WeightForm
 from .op_schema import AttributeSpec
 from .tensors import dtype_of, is_none, rank_of, shape_of
 
@@ -70,6 +71,27 @@ def _agree(name: str, *sizes: int | None) -> None:
 def _weight(op: ir.OpView) -> None:
     shape = shape_of(op.results[0])
     _expect(None not in shape, "a weight's shape must be static", shape, "no dynamic dimension")
+    if "parts" in op.attributes:
+        parts = to_python(op.attributes["parts"])
+        _expect(
+            isinstance(parts, list) and len(parts) > 1,
+            "attribute 'parts' is too short",
+            parts,
+            "at least 2 names",
+        )
+    found = [name for name in ("format", "form") if name in op.attributes]
+    _expect(len(found) != 1, "a quantised weight needs 'format' and 'form'", found, "both or neither")
+    if found:
+        NBits.parse(str(to_python(op.attributes["format"])))
+        form, forms = str(to_python(op.attributes["form"])), [each.value for each in WeightForm]
+        _expect(form in forms, "attribute 'form' is unknown", form, ", ".join(forms))
+        dtype = "f32" if form in ("scales", "offset") else "ui8"
+        _expect(
+            dtype_of(op.results[0]) == dtype,
+            f"the {form} have the wrong dtype",
+            dtype_of(op.results[0]),
+            dtype,
+        )
 
 
 def _write_slice(op: ir.OpView) -> None:
@@ -121,14 +143,37 @@ def _attention(op: ir.OpView) -> None:
     _expect(window >= 0, "attribute 'window' is negative", window, "0 for no window, else its length")
 
 
+def _rope(op: ir.OpView) -> None:
+    _same_type(op)
+    for index, (name, rank) in enumerate((("x", 4), ("cos", 2), ("sin", 2), ("position_ids", 2))):
+        _rank(op, index, name, rank)
+    rotary = int(str(to_python(op.attributes["rotary_dim"])))
+    head_dim = shape_of(op.operands[0])[3]
+    _expect(head_dim is None or rotary <= head_dim, "attribute 'rotary_dim' is too large", rotary, head_dim)
+    for index in (1, 2):
+        half = shape_of(op.operands[index])[1]
+        _expect(half == rotary // 2, "a rotary table has the wrong width", half, rotary // 2)
+
+
 def _paged_write(op: ir.OpView) -> None:
     _same_type(op)
     _rank(op, 2, "slot_mapping", 1)
 
 
 PLAN_OPS: dict[str, PlanOp] = {
-    # A reference to a tensor of the checkpoint, by its (tied-resolved) state-dict name; never data.
-    "weight": PlanOp((), _attributes(name=_STRING), verify=_weight),
+    # A reference to a tensor of the checkpoint, by its (tied-resolved) state-dict name; never data. With
+    # parts it is those tensors, concatenated along axis 0, and name is only its own.
+    "weight": PlanOp(
+        (),
+        {
+            **_attributes(name=_STRING),
+            "parts": AttributeSpec(AttributeKind.STRINGS),
+            # One of the tensors that a quantised weight is kept in: see nbits.py.
+            "format": AttributeSpec(_STRING),
+            "form": AttributeSpec(_STRING),
+        },
+        verify=_weight,
+    ),
     # cache [B,H,C,D], new [B,H,S,D], write_offset i64 [B]: new lands at positions offset .. offset+S of axis.
     "write_slice": PlanOp(("cache", "new", "write_offset"), _attributes(axis=_INT), verify=_write_slice),
     # Causal. q [B,Hq,S,D], caches [B,Hkv,C,D] as written by write_slice, sinks [Hq]; result [B,S,Hq,Dv].
@@ -147,9 +192,10 @@ PLAN_OPS: dict[str, PlanOp] = {
     ),
     # blocks [N, block_size, H, D], new [T,H,D], slot_mapping i64 [T].
     "paged_write": PlanOp(("blocks", "new", "slot_mapping"), _attributes(layer=_INT), verify=_paged_write),
-    # x [B,H,S,D], cos and sin tables by position, position_ids i64 [B,S].
+    # x [B,H,S,D], cos and sin [positions, rotary_dim / 2], position_ids i64 [B,S]. The first rotary_dim
+    # elements of a head turn, in pairs: element i with i + rotary_dim / 2, interleaved with its neighbour.
     "rope": PlanOp(
-        ("x", "cos", "sin", "position_ids"), _attributes(interleaved=_INT, rotary_dim=_INT), verify=_same_type
+        ("x", "cos", "sin", "position_ids"), _attributes(interleaved=_INT, rotary_dim=_INT), verify=_rope
     ),
     # hidden [T,H], indices i64 [T,k], routing_weights [T,k], then the stacked weights of all experts.
     "experts": PlanOp(
@@ -199,6 +245,8 @@ def _verify(op: ir.OpView) -> None:
             )
     for name, attribute in spec.attributes.items():
         if name not in op.attributes:
+            if not attribute.required:
+                continue
             raise PassError(f"attribute {name!r} is missing", expected=attribute.kind.value)
         if not kind_matches(op.attributes[name], attribute.kind):
             raise PassError(

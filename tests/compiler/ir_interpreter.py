@@ -17,6 +17,7 @@ from planonce.passes.ir.attributes import to_python
 from planonce.passes.ir.onnx_schemas import OPSET, all_schemas
 from planonce.passes.ir.roles import body_of, function_of
 from planonce.passes.ir.tensors import constant_array
+from planonce.passes.ir.weights import weight_ref
 
 __all__ = ["Interpreter"]
 
@@ -50,7 +51,11 @@ class Interpreter:
             case "onnx.constant":
                 return [constant_array(op.results[0])]
             case "plan.weight":
-                return [self.weights[op.attributes["name"].value]]
+                return [np.concatenate([self.weights[part] for part in weight_ref(op).parts])]
+            case "plan.rope":
+                return [_rope(op, *operands)]
+            case "plan.copy":
+                return operands
             case "plan.write_slice":
                 tensors = [torch.from_numpy(value) for value in operands if value is not None]
                 return [torch.ops.planonce.kv_write(*tensors).numpy()]
@@ -67,7 +72,7 @@ class Interpreter:
         attributes = {
             name: to_python(op.attributes[name])
             for name in op.attributes
-            if name not in ("operandSegmentSizes", "resultSegmentSizes")
+            if name not in ("operandSegmentSizes", "resultSegmentSizes", "plan.device")
         }
         kinds = tuple(None if value is None else (str(value.dtype), value.ndim) for value in operands)
         wanted = [not isinstance(result.type, ir.NoneType) for result in op.results]
@@ -96,6 +101,7 @@ class Interpreter:
             )
             options = onnxruntime.SessionOptions()
             options.intra_op_num_threads = 1
+            options.log_severity_level = 3
             self._sessions[key] = onnxruntime.InferenceSession(model.SerializeToString(), options)
         feeds = {f"i{n}": value for n, value in enumerate(operands) if value is not None}
         made = iter(self._sessions[key].run(None, feeds))
@@ -103,6 +109,20 @@ class Interpreter:
         for value, result in zip(found, op.results, strict=True):
             _check_type(op, value, result)
         return found
+
+
+def _rope(
+    op: ir.Operation, x: np.ndarray, cos: np.ndarray, sin: np.ndarray, positions: np.ndarray
+) -> np.ndarray:
+    width = to_python(op.attributes["rotary_dim"])
+    c, s = (table[positions][:, None] for table in (cos, sin))
+    step = (slice(0, width, 2), slice(1, width, 2))
+    halves = (slice(0, width // 2), slice(width // 2, width))
+    first, second = step if to_python(op.attributes["interleaved"]) else halves
+    turned = x.copy()
+    turned[..., first] = x[..., first] * c - x[..., second] * s
+    turned[..., second] = x[..., second] * c + x[..., first] * s
+    return turned
 
 
 def _trimmed(names: list[str]) -> list[str]:

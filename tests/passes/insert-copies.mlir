@@ -74,6 +74,54 @@ func.func @done_already(%x: tensor<4xf32>) -> (tensor<4xf32> {plan.name = "logit
 
 // -----
 
+// Data has no place of its own: constants, weights and absent operands are in every program that reads them,
+// and arguments are bound wherever they are read. So nothing is copied here.
+// CHECK-LABEL: func.func @data
+// CHECK-NOT: plan.copy
+func.func @data(%x: tensor<4xf32>) -> (tensor<4xf32> {plan.name = "y", plan.role = "kv", plan.dims = ["4"], plan.layer = 0 : i64, plan.which = "key"},
+                                       tensor<4xf32> {plan.name = "z", plan.role = "kv", plan.dims = ["4"], plan.layer = 0 : i64, plan.which = "value"}) {
+  %c = "onnx.constant"() {value = dense<2.0> : tensor<4xf32>} : () -> tensor<4xf32>
+  %w = "plan.weight"() {name = "w"} : () -> tensor<4xf32>
+  %none = "onnx.no_value"() : () -> none
+  %0 = "onnx.mul"(%c, %w) {plan.device = "cpu:0"} : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+  %1 = "onnx.clip"(%0, %none, %none) {plan.device = "cpu:0"} : (tensor<4xf32>, none, none) -> tensor<4xf32>
+  %2 = "onnx.mul"(%c, %w) {plan.device = "cpu:1"} : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+  %3 = "onnx.add"(%x, %2) {plan.device = "cpu:1"} : (tensor<4xf32>, tensor<4xf32>) -> tensor<4xf32>
+  return %1, %3 : tensor<4xf32>, tensor<4xf32>
+}
+
+// -----
+
+// KV on another device than its layer: the new keys and values go there, what was attended comes back, and
+// the slot itself, bound where it is written, moves nowhere.
+// CHECK-LABEL: func.func @kv_elsewhere
+// CHECK: %[[Q:.*]] = "onnx.neg"(%arg0) {plan.device = "cpu:0"}
+// CHECK-NEXT: %[[THERE:.*]] = "plan.copy"(%[[Q]]) {to = "cpu:1"}
+// CHECK: %[[A:.*]]:4 = "onnx.ms_group_query_attention"(%[[THERE]], %[[THERE]], %[[THERE]], %arg1, %arg2, %arg3, %arg4
+// CHECK-SAME: plan.device = "cpu:1"
+// CHECK-NEXT: %[[HERE:.*]] = "plan.copy"(%[[A]]#0) {to = "cpu:0"}
+// CHECK-NEXT: %[[R:.*]] = "onnx.add"(%[[Q]], %[[HERE]]) {plan.device = "cpu:0"}
+// CHECK-NEXT: %[[L:.*]] = "plan.copy"(%[[R]]) {to = "host"}
+// CHECK-NOT: plan.copy
+// CHECK: return %[[L]], %[[A]]#1, %[[A]]#2
+func.func @kv_elsewhere(%x: tensor<?x?x16xf32>,
+    %k: tensor<?x2x?x8xf32>, %v: tensor<?x2x?x8xf32>, %lengths: tensor<?xi32>, %total: tensor<i32>)
+    -> (tensor<?x?x16xf32> {plan.name = "logits", plan.role = "logits", plan.dims = ["b", "s", "16"]},
+        tensor<?x2x?x8xf32> {plan.name = "present.0.key", plan.role = "kv", plan.dims = ["b", "2", "c", "8"], plan.layer = 0 : i64, plan.which = "key"},
+        tensor<?x2x?x8xf32> {plan.name = "present.0.value", plan.role = "kv", plan.dims = ["b", "2", "c", "8"], plan.layer = 0 : i64, plan.which = "value"}) {
+  %none = "onnx.no_value"() : () -> none
+  %q = "onnx.neg"(%x) {plan.device = "cpu:0"} : (tensor<?x?x16xf32>) -> tensor<?x?x16xf32>
+  %a:4 = "onnx.ms_group_query_attention"(%q, %q, %q, %k, %v, %lengths, %total, %none, %none, %none, %none, %none, %none, %none, %none, %none)
+    {num_heads = 2 : i64, kv_num_heads = 2 : i64, plan.device = "cpu:1"}
+    : (tensor<?x?x16xf32>, tensor<?x?x16xf32>, tensor<?x?x16xf32>, tensor<?x2x?x8xf32>, tensor<?x2x?x8xf32>, tensor<?xi32>, tensor<i32>,
+       none, none, none, none, none, none, none, none, none)
+    -> (tensor<?x?x16xf32>, tensor<?x2x?x8xf32>, tensor<?x2x?x8xf32>, none)
+  %r = "onnx.add"(%q, %a#0) {plan.device = "cpu:0"} : (tensor<?x?x16xf32>, tensor<?x?x16xf32>) -> tensor<?x?x16xf32>
+  return %r, %a#1, %a#2 : tensor<?x?x16xf32>, tensor<?x2x?x8xf32>, tensor<?x2x?x8xf32>
+}
+
+// -----
+
 // An in-place write into a value that was made elsewhere would write the copy.
 func.func @write_across(%k: tensor<?x2x?x4xf32>, %new: tensor<?x2x?x4xf32>, %at: tensor<?xi64>)
     -> (tensor<?x2x?x4xf32> {plan.name = "present.0.key", plan.role = "kv", plan.dims = ["b", "2", "c", "4"], plan.layer = 0 : i64, plan.which = "key"}) {

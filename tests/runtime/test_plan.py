@@ -36,8 +36,13 @@ TOKENS = [5, 17, 3, 96, 0, 44, 8, 8, 61, 30]
         {"head_dims": (16, 32, 16)},
         {"reference_weights": True},
         {"reference_weights": True, "split": 1},
+        {"external_weights": True},
+        {"external_weights": True, "split": 1},
     ],
-    ids=["one stage", "two stages", "layers differ", "reference", "reference in two stages"],
+    ids=[
+        *("one stage", "two stages", "layers differ", "reference", "reference in two stages"),
+        *("weights beside it", "weights beside two stages"),
+    ],
 )
 def test_every_kind_of_plan_equals_the_history_reference(tmp_path: Path, options: dict) -> None:
     tiny = Tiny(**options)
@@ -163,7 +168,11 @@ def test_program_that_is_not_the_manifests_is_refused(copy_of_plan: Path, change
     if change == "name":
         document["stages"][0]["inputs"][0]["name"] = "tokens"
     else:
-        for node in (*document["stages"][0]["inputs"], *document["stages"][0]["outputs"], *document["kv_slots"]):
+        for node in (
+            *document["stages"][0]["inputs"],
+            *document["stages"][0]["outputs"],
+            *document["kv_slots"],
+        ):
             if node.get("role", "kv") == "kv":
                 node["dtype"] = "float16"
     (copy_of_plan / "manifest.json").write_text(json.dumps(document))
