@@ -34,7 +34,7 @@ from .compile_options import DEFAULT_BLOCK_SIZE, CompileOptions, CompileReport
 from .progress import SilentProgress
 from .weights_writer import WeightMode
 
-__all__ = ["compile_command"]
+__all__ = ["BarProgress", "compile_command", "progress_bars"]
 
 
 class AttentionArm(enum.StrEnum):
@@ -62,6 +62,13 @@ def compile_command(
     block_size: Annotated[
         int, typer.Option(help="values with a common scale, for int8 and int4: 16, 32, 64, 128 or 256")
     ] = DEFAULT_BLOCK_SIZE,
+    symmetric: Annotated[
+        bool,
+        typer.Option(
+            "--symmetric/--no-symmetric",
+            help="int8 and int4: whether blocks are centred on zero; if not, closer, larger and slower",
+        ),
+    ] = True,
     max_seq_len: Annotated[
         int | None,
         typer.Option(
@@ -105,6 +112,7 @@ def compile_command(
         output=output,
         dtype=dtype,
         block_size=block_size,
+        symmetric=symmetric,
         max_seq_len=max_seq_len,
         attention=attention.value,
         place=place,
@@ -119,7 +127,7 @@ def compile_command(
         if quiet or as_json:
             report = compile_checkpoint(options, SilentProgress())
         else:
-            with _progress(errors) as progress:
+            with progress_bars(errors) as progress:
                 report = compile_checkpoint(options, BarProgress(progress))
     if as_json:
         print(json.dumps(_as_json(report), indent=1))
@@ -158,7 +166,8 @@ class _AmountColumn(DownloadColumn):
         return Text(f"{int(task.completed)}/{int(task.total)}")
 
 
-def _progress(console: Console) -> Progress:
+def progress_bars(console: Console) -> Progress:
+    """Bars for ``BarProgress``."""
     return Progress(
         SpinnerColumn(finished_text="✓"),
         TextColumn("{task.description:<10}"),

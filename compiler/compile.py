@@ -39,7 +39,7 @@ def compile_checkpoint(options: CompileOptions, progress: Progress | None = None
 
         pipeline = choose_pipeline(options.pass_pipeline, options.attention, options.place)
         if options.dtype in ROUNDED:
-            pipeline = for_scheme(pipeline, options.dtype, options.block_size)
+            pipeline = for_scheme(pipeline, options.dtype, options.block_size, symmetric=options.symmetric)
         checkpoint = open_checkpoint(options.checkpoint)
         _refuse_own_checkpoint(options, checkpoint)
         max_seq_len = choose_max_seq_len(checkpoint.config, options.max_seq_len)

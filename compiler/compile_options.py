@@ -35,7 +35,7 @@ class CompileOptions:
     """``checkpoint``: directory, ``.gguf`` file or ``package:NAME``. ``output``: the plan directory.
 
     ``dtype``: what the weights of linears and the embedding are kept in. "keep": the blocks that a GGUF file
-    stores; "int8", "int4": rounded to blocks of ``block_size``; None: keep for a file that has blocks, float32
+    stores; "int8", "int4": rounded to blocks of ``block_size``, whose minima are kept too unless ``symmetric``; None: keep for a file that has blocks, float32
     for the rest. Arithmetic between them, and the KV cache, are float32 always.
     ``max_seq_len``: the largest cache the plan may be opened with; None: the model's own, at most 8192.
     ``place``: which device holds which layers; empty: all on cpu:0. ``pass_pipeline`` replaces the default
@@ -47,6 +47,7 @@ class CompileOptions:
     output: Path
     dtype: str | None = None
     block_size: int = DEFAULT_BLOCK_SIZE
+    symmetric: bool = True
     max_seq_len: int | None = None
     attention: str = "auto"
     place: str = ""

@@ -6,7 +6,7 @@ between programs (``plan.copy``); anything else means that the pipeline ended to
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from onnx import ModelProto, NodeProto, helper
@@ -99,6 +99,10 @@ class _Emitter:
         self.copies: list[CopyEdge] = []
         self.crossing: dict[tuple[int, ir.Value], str] = {}
         self.claimed: dict[ir.Value, str] = {}
+        # Lengths and masks are computed again in a later stage of their device: a mask is as long as the live
+        # prefix, and a value that crosses needs a buffer of one size.
+        self.recomputable = _from_step_inputs(graph, self.arguments)
+        self.repeated: set[tuple[int, int]] = set()
         crosses = len(self.stages) > 1
         self.dims = symbolic_dims(graph, [info.dims for info in self.arguments]) if crosses else {}
 
@@ -156,7 +160,14 @@ class _Emitter:
         if producer is None:
             return self._take_argument(stage, self.graph.argument_index(root))
         source = self.stage_of[producer]
-        return self.names[root] if source == stage else self._cross(source, stage, root)
+        if source == stage:
+            return self.names[root]
+        if self.recomputable[producer] and self.stages[source].device == self.stages[stage].device:
+            if (stage, producer) not in self.repeated:
+                self.repeated.add((stage, producer))
+                self._emit_op(self.graph.ops[producer], stage)
+            return self.names[root]
+        return self._cross(source, stage, root)
 
     def _take_argument(self, stage: int, index: int) -> str:
         info = self.arguments[index]
@@ -185,7 +196,7 @@ class _Emitter:
 
     def _crossing_shape(self, value: ir.Value) -> tuple[int | str, ...]:
         dims = self.dims[value]
-        if any(dim is None for dim in dims):
+        if any(dim is None or "*" in str(dim) for dim in dims):
             # It would need a buffer of another size at each token, and nothing says of which.
             raise CompileError(
                 "A value crosses devices whose size no input of the step defines.",
@@ -281,6 +292,24 @@ _ROLES = {
     Role.KV: ArgumentRole.KV,
     Role.LOGITS: ArgumentRole.LOGITS,
 }
+
+
+def _from_step_inputs(graph: Graph, arguments: Sequence[ArgumentInfo]) -> list[bool]:
+    """By operation: whether it follows from the step's inputs and constants alone, without weight or KV."""
+    found: list[bool] = []
+    for op in graph.ops:
+        alone = not op.is_copy
+        for value in op.operands:
+            if value in graph.producer:
+                alone = alone and found[graph.producer[value]]
+            elif value in graph.constants:
+                use = graph.tensors.get(graph.constants[value])
+                alone = alone and (use is None or use.weight is None)
+            elif not graph.is_absent(value):
+                is_argument = isinstance(value.owner, ir.Block)
+                alone = alone and is_argument and arguments[graph.argument_index(value)].role is not Role.KV
+        found.append(alone)
+    return found
 
 
 def _without_trailing_blanks(names: list[str]) -> list[str]:

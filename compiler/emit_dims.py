@@ -25,6 +25,7 @@ Dims = tuple[Dim, ...]
 _ARITHMETIC = ("Add", "Sub", "Mul", "Div", "Pow", "Mod", "Max", "Min")
 _COMPARISON = ("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual")
 _BROADCAST = frozenset({*_ARITHMETIC, *_COMPARISON, "Where", "And", "Or", "Xor"})
+_UNKNOWN = "?"
 _MOST_TRACKED = 8  # elements of a tensor that is followed by value: shapes, not data
 
 
@@ -70,6 +71,9 @@ class _Follow:
             first = rules[kind](op)
         else:
             first = self.of(op.operands[0]) if op.operands else None
+            if kind == "Split" and first:
+                axis = int(_attribute(op, "axis", 0)) % len(first)
+                first = (*first[:axis], None, *first[axis + 1 :])
             if kind in ("Cast", "Identity"):
                 self._pass_on(op)
         for i, value in enumerate(op.results):
@@ -153,21 +157,12 @@ class _Follow:
             self._pass_on(op)
             return None
         self._pass_on(op)
-        result: list[Dim] = [source[i] if n == 0 and i < len(source) else n for i, n in enumerate(target)]
-        if -1 in result:
-            left = [d for d in source if isinstance(d, str)]
-            for d in result:
-                if d in left:
-                    left.remove(d)
-            # One name is not accounted for: it is what -1 stands for, if the numbers agree.
-            numbers = _product(d for d in source if isinstance(d, int))
-            wanted = _product(d for d in result if isinstance(d, int) and d != -1)
-            known = None not in source and None not in result
-            if known and not left and wanted and numbers % wanted == 0:
-                result[result.index(-1)] = numbers // wanted
-            else:
-                result[result.index(-1)] = left[0] if known and len(left) == 1 and numbers == wanted else None
-        return tuple(result)
+        # A dimension that is not known is still itself: what is kept as it is cancels out.
+        named = [f"{_UNKNOWN}{i}" if d is None else d for i, d in enumerate(source)]
+        result: list[Dim] = [named[i] if n == 0 and i < len(named) else n for i, n in enumerate(target)]
+        if -1 in result and None not in result:
+            result[result.index(-1)] = _quotient(named, [d for d in result if d != -1])
+        return tuple(None if d == -1 or _UNKNOWN in str(d) else d for d in result)
 
     def _transpose(self, op: GraphOp) -> Dims:
         source = self.of(op.operands[0])
@@ -246,8 +241,27 @@ def _attribute(op: GraphOp, name: str, default: Any) -> Any:
     return to_python(op.attributes[name]) if name in op.attributes else default
 
 
-def _product(numbers: Iterable[int]) -> int:
-    result = 1
-    for n in numbers:
-        result *= n
-    return result
+def _quotient(whole: Iterable[Dim], part: Iterable[Dim]) -> Dim:
+    """What ``part`` has to be multiplied by to give ``whole``: a number, a name, or ``4*sequence``."""
+    number, names = _factors(whole)
+    divisor, gone = _factors(part)
+    for name in gone:
+        if name not in names:
+            return None
+        names.remove(name)
+    if divisor == 0 or number % divisor or len(names) > 1:
+        return None
+    number //= divisor
+    return number if not names else names[0] if number == 1 else f"{number}*{names[0]}"
+
+
+def _factors(dims: Iterable[Dim]) -> tuple[int, list[str]]:
+    number, names = 1, list[str]()
+    for dim in dims:
+        if isinstance(dim, int):
+            number *= dim
+        elif dim is not None:
+            times, _, name = dim.rpartition("*")
+            number *= int(times or 1)
+            names.append(name)
+    return number, names

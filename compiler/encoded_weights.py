@@ -18,7 +18,7 @@ from .quantize import EncodedRows, encode_blocks, round_rows
 
 __all__ = ["BlockSource", "EncodedWeights"]
 
-_SMALL_FORMS = (WeightForm.SCALES, WeightForm.ZERO_POINTS, WeightForm.OFFSET)
+_SMALL_FORMS = (WeightForm.SCALES, WeightForm.OFFSET)
 
 
 class BlockSource(Protocol):
@@ -67,14 +67,11 @@ class EncodedWeights:
         if form in _SMALL_FORMS and self._kept_of == (parts, format) and form in self._kept:
             yield from self._kept.pop(form)
             return
-        kept = [each for each in _SMALL_FORMS if each is not form and _has(format, each)]
+        small = _SMALL_FORMS if format.offset else _SMALL_FORMS[:1]
+        kept = [each for each in small if each is not form]
         found: dict[WeightForm, list[np.ndarray]] = {each: [] for each in kept}
         for encoded in self.rows(parts, format):
             yield encoded.tensor(form, format.bits)
             for each in kept:
                 found[each].append(encoded.tensor(each, format.bits))
         self._kept, self._kept_of = found, (parts, format)
-
-
-def _has(format: NBits, form: WeightForm) -> bool:
-    return {WeightForm.OFFSET: format.offset, WeightForm.ZERO_POINTS: format.zero_points}.get(form, True)

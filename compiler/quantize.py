@@ -19,12 +19,10 @@ _SCALE_FRACTIONS = np.linspace(0.75, 1.0, 6, dtype=np.float32)
 
 @dataclass(frozen=True, slots=True)
 class EncodedRows:
-    """codes: uint8 [rows, blocks, block]. scales: float32 [rows, blocks]. zero_points: uint8 and offset:
-    float32, both [rows, blocks], where the format has them."""
+    """codes: uint8 [rows, blocks, block]. scales, and offset where the format has one: float32 [rows, blocks]."""
 
     codes: np.ndarray
     scales: np.ndarray
-    zero_points: np.ndarray | None = None
     offset: np.ndarray | None = None
 
     def tensor(self, form: WeightForm, bits: int) -> np.ndarray:
@@ -36,9 +34,6 @@ class EncodedRows:
                 return _packed(self.codes.reshape(len(self.codes), -1), bits)
             case WeightForm.SCALES:
                 return self.scales
-            case WeightForm.ZERO_POINTS:
-                assert self.zero_points is not None
-                return _packed(self.zero_points, bits)
             case WeightForm.OFFSET:
                 assert self.offset is not None
                 return self.offset
@@ -50,7 +45,7 @@ def round_rows(values: np.ndarray, format: NBits) -> EncodedRows:
     padded = np.zeros((rows, format.n_blocks(k) * format.block), np.float32)
     padded[:, :k] = values
     blocks = padded.reshape(rows, -1, format.block)
-    return _round_from_minimum(blocks, format) if format.zero_points else _round_symmetric(blocks, format)
+    return _round_from_minimum(blocks, format) if format.offset else _round_symmetric(blocks, format)
 
 
 def encode_blocks(blocks: BlockCodes, format: NBits) -> EncodedRows:
@@ -63,14 +58,13 @@ def encode_blocks(blocks: BlockCodes, format: NBits) -> EncodedRows:
         given = np.zeros((rows, n_blocks), np.float32) if blocks.offsets is None else blocks.offsets
         offset = np.repeat(given, repeat, axis=1)
     return EncodedRows(
-        codes.reshape(rows, -1, format.block), np.repeat(blocks.scales, repeat, axis=1), None, offset
+        codes.reshape(rows, -1, format.block), np.repeat(blocks.scales, repeat, axis=1), offset
     )
 
 
 def decode_rows(encoded: EncodedRows, format: NBits, k: int) -> np.ndarray:
     """float32 [rows, k], each value rounded once per operation as the kernels' own arithmetic is."""
-    zero = format.zero if encoded.zero_points is None else encoded.zero_points[..., None].astype(np.int16)
-    codes = (encoded.codes.astype(np.int16) - zero).astype(np.float32)
+    codes = encoded.codes.astype(np.float32) - format.zero
     values = codes * encoded.scales[..., None]
     if encoded.offset is not None:
         values += encoded.offset[..., None]
@@ -109,20 +103,17 @@ def _codes(blocks: np.ndarray, scales: np.ndarray, zero: int, highest: int) -> n
 
 
 def _round_from_minimum(blocks: np.ndarray, format: NBits) -> EncodedRows:
-    """With zero points: the range always contains 0, so that 0 stays exact and padding costs nothing."""
+    """Codes from the block's smallest value up to its largest, as in GGUF's q4_1."""
     top = (1 << format.bits) - 1
-    low, high = np.minimum(blocks.min(axis=-1), 0), np.maximum(blocks.max(axis=-1), 0)
-    scales = ((high - low) / np.float32(top)).astype(np.float32)
-    inverse = np.divide(1.0, scales, out=np.zeros_like(scales), where=scales != 0)
-    zero_points = np.clip(np.rint(-low * inverse), 0, top)
-    codes = np.clip(np.rint(blocks * inverse[..., None]) + zero_points[..., None], 0, top)
-    return EncodedRows(codes.astype(np.uint8), scales, zero_points.astype(np.uint8))
+    low = blocks.min(axis=-1)
+    scales = (blocks.max(axis=-1) - low) / np.float32(top)
+    codes = _codes(blocks - low[..., None], scales, 0, top)
+    offset = low.astype(np.float64) + format.zero * scales.astype(np.float64)
+    return EncodedRows(codes, scales, offset.astype(np.float32))
 
 
 def _packed(codes: np.ndarray, bits: int) -> np.ndarray:
-    """Codes of 4 bits two to a byte along the last axis, the first one low; an odd one is padded."""
+    """Codes of 4 bits two to a byte along the last axis, the first one low."""
     if bits == 8:
         return codes
-    if codes.shape[-1] % 2:
-        codes = np.concatenate([codes, np.zeros_like(codes[..., :1])], axis=-1)
     return codes[..., 0::2] | (codes[..., 1::2] << np.uint8(4))

@@ -57,9 +57,9 @@ def choose_pipeline(text: str | None, attention: str, place: str = "") -> Pipeli
     return Pipeline(tuple(calls))
 
 
-def for_scheme(pipeline: Pipeline, scheme: str, block_size: int) -> Pipeline:
+def for_scheme(pipeline: Pipeline, scheme: str, block_size: int, *, symmetric: bool) -> Pipeline:
     """The pipeline with every weight rounded: ``scheme`` of quantize-weights, which otherwise keeps them."""
-    options = (("scheme", scheme), ("block", str(block_size)))
+    options = (("scheme", scheme), ("block", str(block_size)), ("symmetric", str(symmetric).lower()))
     return Pipeline(
         tuple(
             PassCall(call.name, options) if call.name == "quantize-weights" else call

@@ -19,7 +19,7 @@ from planonce.runtime.errors import UnsupportedModel
 
 from .trace_attention import IMPLEMENTATION, register
 
-__all__ = ["MetaModel", "build_meta_model", "quiet"]
+__all__ = ["MetaModel", "build_meta_model", "parameters_on_meta", "quiet"]
 
 _LAYER_TYPES = {"full_attention", "sliding_attention"}
 
@@ -52,7 +52,7 @@ def quiet() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _parameters_on_meta() -> Iterator[None]:
+def parameters_on_meta() -> Iterator[None]:
     """Every parameter loses its storage the moment a module registers it; buffers keep theirs.
 
     Building under `torch.device("meta")` instead would lose the buffers' values too (rotary frequencies,
@@ -83,7 +83,7 @@ def build_meta_model(config: PretrainedConfig, max_seq_len: int, untied: Collect
     config = copy.deepcopy(config)
     _check_layer_types(config)
     register()
-    with quiet(), _parameters_on_meta():
+    with quiet(), parameters_on_meta():
         try:
             model = AutoModelForCausalLM.from_config(
                 config,

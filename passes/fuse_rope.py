@@ -8,14 +8,25 @@ from typing import ClassVar
 import numpy as np
 from torch_mlir import ir
 
-from .ir.builder import OnnxBuilder, shape_of
+from .ir.builder import OnnxBuilder, dtype_of, shape_of, tensor_type
 from .ir.devices import device_of_op
-from .ir.matching import attribute, erase_if_dead, last_axis_slice, maker, operand_pairs, used_once
+from .ir.matching import (
+    attribute,
+    erase_if_dead,
+    last_axis_slice,
+    maker,
+    operand_pairs,
+    permutation,
+    used_once,
+    uses,
+)  # fmt: skip
 from .ir.roles import body_of, function_of
 from .ir.tensors import constant_array
 from .remarks import Remarks
 
 __all__ = ["FuseRope"]
+
+_SWAP_HEADS = [0, 2, 1, 3]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +66,9 @@ class FuseRope:
 
 @dataclass(frozen=True, slots=True)
 class _Rotation:
-    """The first ``width`` elements of each head of x [B, H, S, D] turn; ``result`` is the whole head again.
-    cos and sin: one row a position, one column a pair."""
+    """The first ``width`` elements of each head of x turn; ``result`` is the whole head again.
+    cos and sin: one row a position, one column a pair. ``heads_first``: x is [B, H, S, D], else [B, S, H, D].
+    """
 
     x: ir.Value
     cos: np.ndarray
@@ -64,6 +76,7 @@ class _Rotation:
     positions: ir.Value
     width: int
     interleaved: bool
+    heads_first: bool
     result: ir.Value
 
 
@@ -87,14 +100,29 @@ def _fuse(found: _Rotation, tables: _Tables) -> None:
     assert not isinstance(op, ir.Block)
     builder = OnnxBuilder(op.location, ir.InsertionPoint(op), device_of_op(op) or "")
     cos, sin = (tables.constant(table, op.location) for table in (found.cos, found.sin))
+    x = found.x if found.heads_first else _swap(builder, found.x)
     made = builder.plan(
         "rope",
-        [found.x, cos, sin, found.positions],
-        [found.x.type],
+        [x, cos, sin, found.positions],
+        [x.type],
         {"interleaved": int(found.interleaved), "rotary_dim": found.width},
     )[0]
+    if not found.heads_first:
+        # What follows is the swap that attention wants: it is made already.
+        for reader, _ in uses(found.result):
+            if reader.name == "onnx.transpose" and permutation(reader) == _SWAP_HEADS:
+                reader.results[0].replace_all_uses_with(made)
+                reader.erase()
+        if uses(found.result):
+            made = _swap(builder, made)
     found.result.replace_all_uses_with(made)
     erase_if_dead(found.result)
+
+
+def _swap(builder: OnnxBuilder, value: ir.Value) -> ir.Value:
+    batch, second, third, width = shape_of(value)
+    type_ = tensor_type([batch, third, second, width], dtype_of(value))
+    return builder.one("Transpose", [value], type_, {"perm": _SWAP_HEADS})
 
 
 def _rotation(add: ir.Operation) -> _Rotation | str | None:
@@ -176,10 +204,12 @@ def _checked(
     inside = (turned, *add.operands)
     if not all(used_once(value) for value in inside):
         return "a value inside it is read elsewhere too"
-    tables = [_looked_up(value) for value in (cos, sin)]
-    if tables[0] is None or tables[1] is None:
+    heads_first = shape_of(cos)[1] == 1
+    spread_over = 1 if heads_first else 2
+    cosine_rows, sine_rows = _looked_up(cos, spread_over), _looked_up(sin, spread_over)
+    if cosine_rows is None or sine_rows is None:
         return "its cosines and sines are not looked up by position; run tabulate-positions before"
-    (cosines, at), (sines, sines_at) = tables
+    (cosines, at), (sines, sines_at) = cosine_rows, sine_rows
     if at != sines_at:
         return "its cosines and sines are looked up at different positions"
     width = shape[3]
@@ -190,21 +220,25 @@ def _checked(
         return "the two elements of a pair have different angles"
     whole = _whole_head(x, add.results[0])
     source, result = (x, add.results[0]) if whole is None else whole
-    return _Rotation(source, halves[0], halves[1], at, width, interleaved, result)
+    return _Rotation(source, halves[0], halves[1], at, width, interleaved, heads_first, result)
 
 
-def _looked_up(value: ir.Value) -> tuple[np.ndarray, ir.Value] | None:
-    """(table, positions) when ``value`` is table[positions] as [B, 1, S, width]."""
-    spread = maker(value, "onnx.unsqueeze")
-    if spread is None or shape_of(value)[1] != 1 or len(shape_of(value)) != 4:
+def _looked_up(value: ir.Value, axis: int) -> tuple[np.ndarray, ir.Value] | None:
+    """(table, positions) when ``value`` is table[positions], with a 1 at ``axis`` for the heads."""
+    shape = shape_of(value)
+    if len(shape) != 4 or shape[axis] != 1:
         return None
-    gather = maker(spread.operands[0], "onnx.gather")
+    spread = maker(value, "onnx.unsqueeze")
+    gather = maker(value if spread is None else spread.operands[0], "onnx.gather")
     if gather is None or attribute(gather, "axis", 0) != 0:
         return None
     table, positions = constant_array(gather.operands[0]), gather.operands[1]
-    if table is None or table.ndim != 2 or len(shape_of(positions)) != 2:
+    if table is None or len(shape_of(positions)) != 2:
         return None
-    return table, positions
+    # Without an operation of its own, the heads' dimension is one of the table.
+    if spread is None and table.ndim == 3 and table.shape[1] == 1:
+        table = table[:, 0]
+    return (table, positions) if table.ndim == 2 else None
 
 
 def _one_of_each_pair(table: np.ndarray, interleaved: bool) -> np.ndarray | None:

@@ -79,10 +79,11 @@ class MergeLinears:
         found: dict[ir.Operation, _Linear] = {}
         for at, view in enumerate(body.operations):
             linear = _linear(view.operation, at)
-            # One made of several is already as merged as it gets.
-            if linear is None or len(linear.parts) > 1:
+            if linear is None:
                 continue
-            name = linear.parts[0]
+            name, *more = linear.parts
+            if more:
+                continue  # one made of several is already as merged as it gets
             if name in self.skip:
                 remarks.add(f"the linear of {name} stays alone: asked for", at=linear.op)
             elif readers[name] > 1:

@@ -19,7 +19,7 @@ from .ir.devices import device_of_op
 from .ir.matching import attribute, erase_if_dead, maker
 from .ir.nbits import BLOCKS, EXACT_FORMS, REQUANTISED, NBits
 from .ir.nbits_ops import QuantisedWeight
-from .ir.roles import Role, arguments, body_of, function_of
+from .ir.roles import Role, arguments, body_of, function_of, results
 from .ir.stored_formats import stored_formats
 from .ir.tensors import dtype_of, shape_of
 from .ir.weights import WeightRef, weight_ref
@@ -54,8 +54,10 @@ class QuantizeWeights:
     of the input over blocks times an offset, because the kernel takes no zero point that is not a whole number
     at speed. A block format without an exact form is rounded again, to int8, with a remark.
 
-    ``scheme=int8`` and ``int4`` round every weight to blocks of ``block``. Norms, biases, position tables and
-    weights that are read in any other way stay as they are; what stayed, and why, is a remark.
+    ``scheme=int8`` and ``int4`` round every weight to blocks of ``block``; ``symmetric=false`` keeps each block's
+    minimum as well, in the same two terms. The embedding and the head get ``head-bits``: every token passes
+    through them, and in 4 bits they cost more agreement than all other weights. Norms, biases, position tables
+    and weights that are read in any other way stay as they are; what stayed, and why, is a remark.
     """
 
     name: ClassVar[str] = "quantize-weights"
@@ -63,7 +65,8 @@ class QuantizeWeights:
 
     scheme: Scheme = option(Scheme.KEEP, "keep: as the checkpoint stores it; else bits to round to")
     block: int = option(32, "values with a common scale, for int8 and int4: 16, 32, 64, 128 or 256")
-    symmetric: bool = option(True, "no zero points (int8 and int4)")
+    symmetric: bool = option(True, "false: keep the minimum of each block, which is closer and slower")
+    head_bits: int = option(8, "bits of the embedding and the head for int4: 4 or 8")
     accuracy_level: int = option(4, "of MatMulNBits; 4: inputs are rounded to int8, 0: they are not")
     skip: tuple[str, ...] = option((), "names of weights to leave as they are; * matches anything")
 
@@ -75,6 +78,8 @@ class QuantizeWeights:
             )
         if self.accuracy_level not in range(5):
             raise PassError("no such accuracy level", found=str(self.accuracy_level), expected="0 to 4")
+        if self.head_bits not in (4, 8):
+            raise PassError("no such number of bits", found=str(self.head_bits), expected="4 or 8")
         function = function_of(module)
         body = body_of(function)
         tokens = {
@@ -83,6 +88,14 @@ class QuantizeWeights:
             if info.role is Role.TOKEN_IDS
         }
         stored = stored_formats(module)
+        vocabulary = next(
+            (
+                shape_of(type_)[-1]
+                for type_, info in zip(function.type.results, results(function), strict=True)
+                if info.role is Role.LOGITS
+            ),
+            None,
+        )
         counts: Counter[str] = Counter()
         changed = False
         for op in [v.operation for v in body.operations if v.operation.name == "plan.weight"]:
@@ -90,7 +103,8 @@ class QuantizeWeights:
             if not uses:
                 continue
             ref, kinds = weight_ref(op), set(uses.values())
-            found = self._decide(ref, op.results[0], kinds, stored)
+            is_head = _Use.EMBEDDING in kinds or vocabulary in shape_of(op.results[0])
+            found = self._decide(ref, op.results[0], kinds, stored, is_head=is_head)
             if isinstance(found, str):
                 if found:
                     remarks.add(f"{ref.name} stays {dtype_of(op.results[0])}: {found}")
@@ -100,7 +114,8 @@ class QuantizeWeights:
             n, k = (size or 0 for size in shape_of(op.results[0]))
             if format_.transposed:
                 n, k = k, n
-            self._rewrite(uses, QuantisedWeight(ref, format_, n, k))
+            with op.location:
+                self._rewrite(uses, QuantisedWeight(ref, format_, n, k))
             erase_if_dead(op.results[0])
             changed = True
         for how, count in counts.items():
@@ -108,7 +123,13 @@ class QuantizeWeights:
         return changed
 
     def _decide(
-        self, ref: WeightRef, value: ir.Value, kinds: set[_Use], stored: Mapping[str, str]
+        self,
+        ref: WeightRef,
+        value: ir.Value,
+        kinds: set[_Use],
+        stored: Mapping[str, str],
+        *,
+        is_head: bool,
     ) -> tuple[NBits, str] | str:
         """The format and what to say of it, or why there is none ("" when nobody expects one)."""
         skipped = any(fnmatch.fnmatchcase(part, pattern) for part in ref.parts for pattern in self.skip)
@@ -125,8 +146,10 @@ class QuantizeWeights:
         k = n if transposed else k
         if k < self.block or (_Use.EMBEDDING in kinds and k % self.block):
             return f"rows of {k} do not divide into blocks of {self.block}"
-        bits = 4 if self.scheme is Scheme.INT4 else 8
-        format_ = NBits(bits, self.block, zero_points=not self.symmetric, transposed=transposed)
+        bits = 8 if self.scheme is Scheme.INT8 else self.head_bits if is_head else 4
+        # Sums over the blocks of an input need whole blocks.
+        offset = not self.symmetric and k % self.block == 0
+        format_ = NBits(bits, self.block, offset=offset, transposed=transposed)
         return format_, f"rounded to {format_}"
 
     def _rewrite(self, uses: Mapping[ir.Operation, _Use], weight: QuantisedWeight) -> None:

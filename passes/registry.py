@@ -57,6 +57,7 @@ PASSES: Mapping[str, str] = pass_table(
         ("insert-copies", "insert_copies:InsertCopies"),
         ("alias-kv", "alias_kv:AliasKv"),
         ("verify-plan", "verify_plan:VerifyPlan"),
+        ("verify-capture", "verify_capture:VerifyCapture"),
     )
 )
 

@@ -42,9 +42,10 @@ class SelectAttention:
 
     The fused arm takes the two KV writes and the attention as one GroupQueryAttention that writes in place
     and costs what is live; also the rotary embedding, where queries and keys turn alike and the sizes are
-    multiples of 16, and queries, keys and values unsplit where one product makes them all. The portable arm keeps the writes (TensorScatter) and works on slices of the
-    live prefix. Lengths and masks are computed once for all layers. The choice for each layer, and why the
-    better arm was not taken, is a remark and goes into the plan's manifest.
+    multiples of 16, and queries, keys and values unsplit where one product makes them all. The portable
+    arm keeps the writes (TensorScatter) and works on slices of the live prefix. Lengths and masks are
+    computed once a device for all its layers. The choice for each layer, and why the better arm was not taken, is a
+    remark and goes into the plan's manifest.
     """
 
     name: ClassVar[str] = "select-attention"
@@ -63,11 +64,15 @@ class SelectAttention:
         ops = [view.operation for view in body.operations]
         attentions = [op for op in ops if op.name == "plan.attention"]
         if attentions:
-            lengths = StepLengths(
-                OnnxBuilder(function.location, ir.InsertionPoint(ops[0])), _token_ids(function, body)
-            )
+            token_ids, first = _token_ids(function, body), ir.InsertionPoint(ops[0])
+            lengths: dict[str, StepLengths] = {}
             for op in attentions:
-                self._lower(op, lengths, remarks)
+                device = device_of_op(op) or ""
+                if device not in lengths:
+                    builder = OnnxBuilder(function.location, first, device)
+                    on_cuda = (device or self.device).startswith("cuda")
+                    lengths[device] = StepLengths(builder, token_ids, on_cuda=on_cuda)
+                self._lower(op, lengths[device], remarks)
         writes = [view.operation for view in body.operations if view.operation.name == "plan.write_slice"]
         for op in writes:
             _lower_write(op)

@@ -9,12 +9,12 @@ import numpy as np
 from torch_mlir import ir
 
 from .base import option
-from .ir.builder import OnnxBuilder
+from .ir.builder import OnnxBuilder, dtype_of, shape_of, tensor_type
+from .ir.devices import device_of_op
 from .ir.matching import erase_if_dead, uses
 from .ir.position_values import PositionValues
 from .ir.positions import step_positions
 from .ir.roles import body_of, function_of
-from .ir.tensors import dtype_of
 from .remarks import Remarks
 
 __all__ = ["TabulatePositions"]
@@ -62,7 +62,7 @@ class TabulatePositions:
             value
             for op in body
             for value in op.results
-            if value in values and values.is_computed(value) and _read_outside(value, values)
+            if value in values and values.is_worth_a_table(value) and _read_outside(value, values)
         ]
         if not wanted:
             return 0
@@ -71,8 +71,12 @@ class TabulatePositions:
             # Below the positions, above the first reader: where the value itself was.
             op = value.owner
             assert not isinstance(op, ir.Block)
-            builder = OnnxBuilder(op.location, ir.InsertionPoint(op))
-            looked_up = builder.one("Gather", [builder.constant(table), positions], value.type, {"axis": 0})
+            builder = OnnxBuilder(op.location, ir.InsertionPoint(op), device_of_op(op) or "")
+            type_ = tensor_type([*shape_of(positions), *table.shape[1:]], dtype_of(value))
+            looked_up = builder.one("Gather", [builder.constant(table), positions], type_, {"axis": 0})
+            if values.is_spread(value):
+                axis = builder.constant(np.array([1], dtype=np.int64))
+                looked_up = builder.one("Unsqueeze", [looked_up, axis], value.type)
             value.replace_all_uses_with(looked_up)
             remarks.add(f"a table of {' x '.join(map(str, table.shape))} {dtype_of(value)}", at=op)
         for value in wanted:
@@ -81,4 +85,7 @@ class TabulatePositions:
 
 
 def _read_outside(value: ir.Value, values: PositionValues) -> bool:
-    return any(not all(result in values for result in reader.results) for reader, _ in uses(value))
+    return any(
+        not reader.results or not all(result in values for result in reader.results)
+        for reader, _ in uses(value)
+    )

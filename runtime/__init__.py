@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .capture import CapturedDecodeSession, CaptureReason, CaptureRefusal, CaptureRefused
     from .counters import SessionCounters, process_counters
     from .decode_session import DecodeSession
     from .device import DeviceLocation, local_devices
@@ -32,6 +33,10 @@ if TYPE_CHECKING:
 
 _HOME = {
     "Authority": "kv_slot",
+    "CaptureReason": "capture",
+    "CaptureRefusal": "capture",
+    "CaptureRefused": "capture",
+    "CapturedDecodeSession": "capture",
     "DecodeSession": "decode_session",
     "DeviceLocation": "device",
     "Encoding": "fingerprint",
@@ -63,6 +68,10 @@ _HOME = {
 
 __all__ = [
     "Authority",
+    "CaptureReason",
+    "CaptureRefusal",
+    "CaptureRefused",
+    "CapturedDecodeSession",
     "DecodeSession",
     "DeviceLocation",
     "Encoding",

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from .counters import SessionCounters
 from .device import DeviceLocation
 from .errors import PlanError
-from .manifest import ArgumentRole
+from .manifest import Argument, ArgumentRole
 from .ort import Binding, Tensor, carrier
 from .step_inputs import StepInputs
 from .step_program import StageProgram, StepProgram, StepShape
@@ -28,7 +28,7 @@ class BoundStep:
     the program's own result tensor is the plan's copy edge to the host.
     """
 
-    __slots__ = ("_counters", "_program", "_result", "_runs", "bindings", "inputs", "logits", "shape")
+    __slots__ = ("_copies", "_counters", "_landings", "_program", "_result", "_runs", "bindings", "inputs", "logits", "shape")
 
     def __init__(
         self, program: StepProgram, shape: StepShape, kv: KvBuffers, counters: SessionCounters
@@ -37,17 +37,16 @@ class BoundStep:
         self._counters = counters
         self.shape = shape
         self.inputs = StepInputs(shape.batch, shape.sequence, shape.logits)
-        values: dict[tuple[int, str], Tensor] = {}  # stage values by (stage, name), sources and targets
+        values: dict[tuple[int, str], Tensor] = {}  # what the stages make, by (stage, name)
+        self._landings: dict[tuple[int, str, DeviceLocation], Tensor] = {}
         self.bindings: list[Binding] = []
         for i, stage in enumerate(program.stages):
             self.bindings.append(self._bind_stage(i, stage, values))
         self.bind_kv(kv)
-        copies: dict[int, list[tuple[Tensor, Tensor]]] = {}
-        for edge in program.copies:
-            assert edge.target_stage is not None
-            pair = (values[edge.target_stage, edge.target], values[edge.source_stage, edge.source])
-            copies.setdefault(edge.source_stage, []).append(pair)
-        self._runs = _schedule(self.bindings, copies)
+        self._copies: dict[int, list[tuple[Tensor, Tensor]]] = {}
+        for (source_stage, source, _), landing in self._landings.items():
+            self._copies.setdefault(source_stage, []).append((landing, values[source_stage, source]))
+        self._runs = self._scheduled()
         self._result = values[program.logits_stage, program.logits_name]
         self.logits: NDArray[np.float32] = np.zeros(self._result.shape, dtype=np.float32)
         counters.bindings_made += len(self.bindings)
@@ -59,10 +58,7 @@ class BoundStep:
             if argument.role is ArgumentRole.KV:
                 continue
             if argument.role is ArgumentRole.STAGE_VALUE:
-                tensor = self._buffer(
-                    argument.dtype, self._program.resolve(argument, self.shape), stage.location
-                )
-                values[index, argument.name] = tensor
+                tensor = self._landing(index, argument, stage.location, values)
             else:
                 tensor = self.inputs.tensor(argument.role, stage.location)
             binding.bind_input(argument.name, tensor)
@@ -73,6 +69,36 @@ class BoundStep:
             values[index, argument.name] = tensor
             binding.bind_output(argument.name, tensor)
         return binding
+
+    def _landing(
+        self, stage: int, argument: Argument, location: DeviceLocation, values: dict[tuple[int, str], Tensor]
+    ) -> Tensor:
+        """Where a crossing value is read: one buffer a value and device, whichever stages read it there.
+
+        On the device that made it that is the result's own buffer, and nothing is copied.
+        """
+        edge = self._program.incoming[stage, argument.name]
+        if self._program.stages[edge.source_stage].location == location:
+            return values[edge.source_stage, edge.source]
+        key = (edge.source_stage, edge.source, location)
+        if key not in self._landings:
+            shape = self._program.resolve(argument, self.shape)
+            self._landings[key] = self._buffer(argument.dtype, shape, location)
+        return self._landings[key]
+
+    def _scheduled(self) -> tuple[Callable[[], None], ...]:
+        """Stages in order, each followed by the copies that leave it."""
+        runs: list[Callable[[], None]] = []
+        for i, binding in enumerate(self.bindings):
+            runs.append(binding.run)
+            for target, source in self._copies.get(i, []):
+                runs.append(lambda target=target, source=source: target.copy_from(source))
+        return tuple(runs)
+
+    @property
+    def device_copies(self) -> int:
+        """Copies between devices in a step, the logits' to the host not counted."""
+        return len(self._landings)
 
     @staticmethod
     def _buffer(dtype: str, shape: tuple[int, ...], location: DeviceLocation) -> Tensor:
@@ -94,6 +120,16 @@ class BoundStep:
         self.bind_kv(kv)
         self._counters.bind_calls += sum(b.bind_calls for b in self.bindings) - before
 
+    def use_graph(self, graph_id: int | None, release: int | None = None) -> None:
+        """Record the next run of every stage and replay it from then on; None: no longer. ``release``: the
+        recording to forget first."""
+        if release is not None:
+            for stage in self._program.stages:
+                stage.program.release_graph(release)
+        for binding in self.bindings:
+            binding.use_graph(graph_id)
+        self._runs = self._scheduled()
+
     @property
     def effective_target(self) -> Tensor:
         """The logits on the program's device, before their copy to the host."""
@@ -112,15 +148,3 @@ class BoundStep:
             ) from None
         self._result.copy_to_float32(self.logits)
         return self.logits
-
-
-def _schedule(
-    bindings: list[Binding], copies: dict[int, list[tuple[Tensor, Tensor]]]
-) -> tuple[Callable[[], None], ...]:
-    """Stages in order, each followed by the copies that leave it."""
-    runs: list[Callable[[], None]] = []
-    for i, binding in enumerate(bindings):
-        runs.append(binding.run)
-        for target, source in copies.get(i, []):
-            runs.append(lambda target=target, source=source: target.copy_from(source))
-    return tuple(runs)

@@ -220,6 +220,11 @@ class DecodeSession:
         """The last decoded token's logits ``[vocab]`` on the host, after the plan's copy."""
         return self._row
 
+    def use_graph(self, graph_id: int | None, *, release: int | None = None) -> None:
+        """For :class:`planonce.runtime.CapturedDecodeSession`: record and replay the decode step's runs."""
+        with self._lock, self._state.lock:
+            self._step.use_graph(graph_id, release)
+
     @property
     def effective_target(self) -> Tensor:
         """The last decoded token's logits ``[1, 1, vocab]`` on the program's device, before the copy."""

@@ -23,6 +23,7 @@ from .kv_alloc_id import KvAllocId
 from .kv_geometry import KvGeometry, KvWhich, check_size, uniform_geometry
 from .kv_handoff import KvExport, read_export
 from .kv_incoming import check_count, check_positions
+from .kv_move import location_of, move_slots
 from .kv_slot import Authority
 from .kv_slots import KvSlots
 from .kv_state import KvState
@@ -107,7 +108,8 @@ class KvCache:
     # --- what it is ---------------------------------------------------------------------------------
 
     def alloc_id(self) -> KvAllocId:
-        """Names the allocation: new on construction, :meth:`clear` and :meth:`set_layer`, and only then."""
+        """Names the allocation: new on construction, :meth:`clear`, :meth:`set_layer` and when a buffer moves
+        to another device, and only then."""
         return self.state.alloc_id
 
     @property
@@ -174,6 +176,29 @@ class KvCache:
             return self.slot_storage(layer, which)
         finally:
             self.state.lock.release()
+
+    # --- residency ----------------------------------------------------------------------------------
+
+    def move_to(self, location: DeviceLocation | str, layers: Iterable[int] | None = None) -> int:
+        """Move the buffers of ``layers`` (default: all) to ``location``, such as the host; how many moved.
+
+        Content and live length stay. When a buffer moved the allocation is another: a held session refuses
+        the cache (StaleCache) until it is back (:meth:`move_home`) and re-bound; what is written meanwhile
+        comes back too. Raises LayoutError (device, layer), KvMemoryError before anything changes.
+        """
+        target = check_local(DeviceLocation.parse(location) if isinstance(location, str) else location)
+        return self._move(target, layers)
+
+    def move_home(self, layers: Iterable[int] | None = None) -> int:
+        """Move buffers back to the devices that the cache was made for. As :meth:`move_to`."""
+        return self._move(None, layers)
+
+    def _move(self, target: DeviceLocation | None, layers: Iterable[int] | None) -> int:
+        with self.state.lock:
+            moved = move_slots(self._slots, self.state, target, layers)
+            if moved:
+                self._device = location_of(self._slots)
+            return moved
 
     # --- content ------------------------------------------------------------------------------------
 

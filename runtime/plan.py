@@ -17,7 +17,7 @@ from .ort import OrtProgram, ProgramOptions
 from .plan_files import Verify, verify_files
 from .step_program import StageProgram, StepProgram
 from .threads import default_threads
-from .topology import Topology
+from .topology import Topology, check_on_device
 from .weights_map import map_weights
 
 __all__ = ["DEFAULT_CAPACITY", "Plan"]
@@ -45,6 +45,7 @@ class Plan:
         threads: int | None = None,
         verify: Verify | str = Verify.STANDARD,
         devices: Sequence[DeviceLocation] | None = None,
+        capture: bool = False,
     ) -> Plan:
         """Load a plan directory.
 
@@ -52,6 +53,7 @@ class Plan:
         verify: by default every file's size, the sha256 of files up to 16 MiB and a sampled digest of larger
         ones; "full" reads and hashes everything, "size" only looks at sizes (:class:`Verify`).
         devices: the topology to accept; by default this machine's (:func:`local_devices`).
+        capture: prepare CUDA programs for :class:`planonce.runtime.CapturedDecodeSession`.
         Raises PlanFormatError, PlanIntegrityError, TopologyChanged (before any weight is read), PlanError.
         """
         directory = Path(path)
@@ -64,9 +66,15 @@ class Plan:
         initializers = map_weights(manifest.checkpoint)
         stages: list[StageProgram] = []
         for i, stage in enumerate(manifest.stages):
-            options = ProgramOptions(DeviceLocation.parse(stage.device), threads)
+            options = ProgramOptions(
+                DeviceLocation.parse(stage.device),
+                threads,
+                stop_spinning=len(manifest.stages) > 1,
+                capture=capture,
+            )
             program = OrtProgram(directory / stage.program, options, initializers.get(i))
             _check_program(stage, program)
+            check_on_device(stage, program.host_nodes)
             stages.append(StageProgram(stage, program))
         return Plan(manifest, directory, StepProgram(manifest, tuple(stages), topology), threads)
 

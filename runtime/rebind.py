@@ -101,8 +101,14 @@ def collect(
 
 
 def refuse_residency(bound: Slots, incoming: DeviceLocation | None) -> RebindRefusal | None:
-    """Both must be proved to be in one place: reading the other's address would read something else."""
-    if incoming is None or any(s.location is None for s in bound.values()):
+    """Both must be proved to be in one place: reading the other's address would read something else.
+
+    A plan over several devices has no one place: there :func:`refuse_storage` asks each slot for its own.
+    """
+    homes = {s.location for s in bound.values()}
+    if len(homes) > 1 and None not in homes:
+        return None
+    if incoming is None or None in homes:
         return RebindRefusal(RebindReason.RESIDENCY_UNKNOWN)
     for storage in bound.values():
         if storage.location != incoming:

@@ -41,6 +41,7 @@ class StepProgram:
     __slots__ = (
         "_symbols",
         "copies",
+        "incoming",
         "logits_name",
         "logits_stage",
         "manifest",
@@ -61,6 +62,8 @@ class StepProgram:
         self.topology = Topology.of(manifest) if topology is None else topology
         self.slots: tuple[KvSlotSpec, ...] = manifest.kv_slots
         self.copies: tuple[CopyEdge, ...] = tuple(c for c in manifest.copies if c.target_stage is not None)
+        # (stage, argument) -> the edge that brings it.
+        self.incoming = {(c.target_stage, c.target): c for c in self.copies}
         # KV input's name -> index of the one stage that takes it.
         self.stage_of = {
             a.name: i for i, s in enumerate(stages) for a in s.stage.inputs if a.role is ArgumentRole.KV

@@ -8,11 +8,41 @@ from dataclasses import dataclass
 from . import ort
 from .device import DeviceLocation, local_devices
 from .errors import TopologyChanged
-from .manifest import Manifest
+from .manifest import Manifest, Stage
+from .ort import HostNode
 
-__all__ = ["Topology"]
+__all__ = ["Topology", "check_on_device", "needs_device"]
 
 _TODO = "Compile the plan for this machine's devices."
+# What CUDA programs keep on the host because it is about shapes, of which the host has to know.
+_ABOUT_SHAPES = frozenset(
+    {
+        "Add", "Cast", "Concat", "Constant", "Div", "Equal", "Gather", "Identity", "Max", "Min", "Mul", "Range",
+        "ReduceMax", "ReduceMin", "Reshape", "Shape", "Size", "Slice", "Squeeze", "Sub", "Unsqueeze", "Where",
+    }
+)  # fmt: skip
+
+
+def needs_device(node: HostNode) -> bool:
+    """Whether a node on the host is more than arithmetic on shapes."""
+    return node.op_type not in _ABOUT_SHAPES
+
+
+def check_on_device(stage: Stage, host_nodes: Sequence[HostNode]) -> None:
+    """Nothing but shapes may run on the host for another device's stage. Raises TopologyChanged.
+
+    ONNX Runtime gives an operator without a kernel there to the CPU, with no more than a log line: the plan
+    would run, and copy its values to the host and back at every token.
+    """
+    away = [node for node in host_nodes if needs_device(node)]
+    if away:
+        raise TopologyChanged(
+            "ONNX Runtime runs part of a program on the host.",
+            found=", ".join(map(str, away[:4])) + (f" and {len(away) - 4} more" if len(away) > 4 else ""),
+            expected=f"every operator on {stage.device}",
+            where=stage.program,
+            todo="Compile with a dtype and attention arm that the device has kernels for (select-attention).",
+        )
 
 
 @dataclass(frozen=True, slots=True)

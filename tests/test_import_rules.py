@@ -30,14 +30,15 @@ BENCH = "planonce.runtime.bench"
 BENCH_EXTRA = {"psutil", "matplotlib"}
 # Scripts that an interpreter of their own runs, each with another engine: no part of the package's imports.
 PEERS = f"{BENCH}.peers"
+RUN_PLANS = ("planonce.compiler.self_check", "planonce.compiler.verify")
 OF_PLANONCE = {
     "runtime": lambda name, _: name.startswith("planonce.runtime"),
     "passes": lambda name, _: name.startswith("planonce.passes") or name == "planonce.runtime.errors",
     "compiler": lambda name, importer: (
         name.startswith(("planonce.compiler", "planonce.passes"))
         or name in SHARED
-        # The self-check runs the plan as a user does: through the package's own names.
-        or (name == "planonce.runtime" and importer == "planonce.compiler.self_check")
+        # These run the plan as a user does: through the package's own names.
+        or (name == "planonce.runtime" and importer in RUN_PLANS)
     ),
 }
 

@@ -8,7 +8,7 @@ import numpy as np
 from torch_mlir import ir
 
 from ..ir.builder import OnnxBuilder, constant_array, rank_of, shape_of, tensor_type
-from ..ir.matching import erase_if_dead, last_axis_slice
+from ..ir.matching import erase_if_dead, last_axis_slice, maker, permutation
 from ..ir.op_schema import MS_DOMAIN
 from .call import AttentionCall
 from .rotary import shared_rope
@@ -17,12 +17,13 @@ from .step_lengths import StepLengths
 __all__ = ["FusedArm"]
 
 _DTYPES = {"cpu": ("f32", "f16"), "cuda": ("f16", "bf16")}
+_MOST_HEAD_DIM_ON_CUDA = 256  # of flash attention; ONNX Runtime refuses larger ones when it runs
 _SWAP_HEADS = [0, 2, 1, 3]
 
 
 class FusedArm:
     """Its cost follows the live length, not the capacity. On the CPU it takes several new positions of
-    several rows only when no row has any position yet."""
+    several rows only when no row has any position yet. On CUDA it is for 16-bit types."""
 
     name: ClassVar[str] = "fused"
     reason: ClassVar[str] = "one GroupQueryAttention reads the live prefix and writes in place"
@@ -36,6 +37,8 @@ class FusedArm:
             return f"keys have head_dim {call.head_dim}, values {call.v_head_dim}"
         if call.head_dim % 8:
             return f"head_dim {call.head_dim} is no multiple of 8"
+        if kind == "cuda" and call.head_dim > _MOST_HEAD_DIM_ON_CUDA:
+            return f"head_dim {call.head_dim} is more than {_MOST_HEAD_DIM_ON_CUDA}, the most on cuda"
         for what, cache, write in (("K", call.k_cache, call.k_write), ("V", call.v_cache, call.v_write)):
             if write is None:
                 return f"its {what} cache is not written in this layer"
@@ -63,7 +66,7 @@ class FusedArm:
             k_past,
             v_past,
             lengths.seqlens_k(call.write_offset),
-            lengths.total_sequence_length(call.write_offset),
+            lengths.total_sequence_length(call.write_offset, k_past),
             *rotary,
             None,
             call.sinks,
@@ -117,11 +120,9 @@ def _flat(builder: OnnxBuilder, value: ir.Value) -> ir.Value:
     """[B, H, S, D] -> [B, S, H*D], without the transpose and reshape that split the heads just before."""
     batch, heads, sequence, head_dim = shape_of(value)
     assert heads is not None and head_dim is not None
-    owner = value.owner
-    if not isinstance(owner, ir.Block) and owner.name == "onnx.transpose":
-        if list(owner.attributes["perm"]) == _SWAP_HEADS:
-            swapped = owner.operands[0]
-            return _merge_heads(builder, swapped, heads * head_dim)
+    transpose = maker(value, "onnx.transpose")
+    if transpose is not None and permutation(transpose) == _SWAP_HEADS:
+        return _merge_heads(builder, transpose.operands[0], heads * head_dim)
     swapped = builder.one(
         "Transpose",
         [value],

@@ -3,6 +3,9 @@
 All derive from two things: the write offset of each row and the length of token_ids. Every convention
 (seqlens_k is total - 1, a window counts the query itself) is applied here and nowhere else, because an
 off-by-one between two of them would run and be silently wrong.
+
+On CUDA the host must not be asked for anything that is on the device, nor the other way round, or ONNX
+Runtime puts a copy into the program and no graph of it can be captured. Shapes live on the host there.
 """
 
 from __future__ import annotations
@@ -26,8 +29,9 @@ class StepLengths:
     B rows, S new positions; a row's total is its write offset plus S. L: the longest total.
     """
 
-    def __init__(self, builder: OnnxBuilder, token_ids: ir.Value) -> None:
+    def __init__(self, builder: OnnxBuilder, token_ids: ir.Value, *, on_cuda: bool = False) -> None:
         self._builder = builder
+        self._on_cuda = on_cuda
         self._token_ids = token_ids
         self._made: dict[tuple[str, ir.Value | None, int], ir.Value] = {}
 
@@ -40,10 +44,26 @@ class StepLengths:
             lambda: self._one("Shape", [self._token_ids], _ONE, "i64", {"start": 1, "end": 2}),
         )
 
+    def _sequence_beside_offset(self) -> ir.Value:
+        """S where the write offset is, i64 [1] or [B]. On CUDA a shape is on the host, so the tokens of each
+        row are counted instead: each is equal to itself."""
+        if not self._on_cuda:
+            return self.sequence()
+
+        def make() -> ir.Value:
+            each = self._one("Equal", [self._token_ids] * 2, (None, None), "i1")
+            ones = self._cast(each, (None, None), "i64", 7)
+            return self._one("ReduceSum", [ones, self._ints(1)], (None,), "i64", {"keepdims": 0})
+
+        return self._once("sequence on the device", None, 0, make)
+
     def totals(self, offset: ir.Value) -> ir.Value:
         """Live positions of each row after this step, i64 [B]."""
         return self._once(
-            "totals", offset, 0, lambda: self._one("Add", [offset, self.sequence()], (None,), "i64")
+            "totals",
+            offset,
+            0,
+            lambda: self._one("Add", [offset, self._sequence_beside_offset()], (None,), "i64"),
         )
 
     def seqlens_k(self, offset: ir.Value) -> ir.Value:
@@ -55,8 +75,14 @@ class StepLengths:
 
         return self._once("seqlens_k", offset, 0, make)
 
-    def total_sequence_length(self, offset: ir.Value) -> ir.Value:
-        """GroupQueryAttention's longest total, i32 scalar."""
+    def total_sequence_length(self, offset: ir.Value, cache: ir.Value) -> ir.Value:
+        """GroupQueryAttention's longest total, i32 scalar.
+
+        Its kernel on CUDA reads it on the host, as an upper bound to plan with: there it is the capacity of
+        ``cache``, for the live length is on the device only.
+        """
+        if self._on_cuda:
+            return self._once("capacity", None, 0, lambda: self._capacity(cache))
 
         def make() -> ir.Value:
             longest = self._one("ReduceMax", [self.totals(offset)], (), "i64", {"keepdims": 0})
@@ -68,6 +94,10 @@ class StepLengths:
         """None when ``positions`` are the write offset and onwards, which GroupQueryAttention takes by itself
         (the live length before the step is the write offset); else what it has to be given."""
         return None if is_step_positions(positions, self._token_ids, offset) else positions
+
+    def _capacity(self, cache: ir.Value) -> ir.Value:
+        size = self._one("Shape", [cache], _ONE, "i64", {"start": 2, "end": 3})
+        return self._cast(self._reshape(size, [], ()), (), "i32", 6)
 
     def end(self, offset: ir.Value) -> ir.Value:
         """L, where the live prefix of the longest row ends, i64 [1]."""

@@ -1,8 +1,9 @@
 """How a quantised matrix is kept, as the IR says it and the compiler's writer makes it.
 
 A matrix ``[N, K]`` is cut into blocks along K. Each value has a code of ``bits`` bits, each block a scale:
-``w = scale * (code - zero_point)``, and for formats with an offset ``+ offset``. The layouts are those of
-ONNX Runtime's MatMulNBits and GatherBlockQuantized.
+``w = scale * (code - zero)`` with ``zero`` the middle of the codes, and for formats with an offset ``+ offset``.
+The layouts are those of ONNX Runtime's MatMulNBits and GatherBlockQuantized. Their zero points are not used:
+whole-number ones cannot say what a block's minimum is, and others take the kernels' slow path.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ __all__ = ["BLOCKS", "EXACT_FORMS", "REQUANTISED", "NBits", "WeightForm"]
 
 BLOCKS = (16, 32, 64, 128, 256)
 _TEXT = re.compile(r"int(4|8)/(\d+)((?:\+[a-z-]+)*)")
-_FLAGS = ("zero-points", "offset", "transposed")
+_FLAGS = ("offset", "transposed")
 
 
 class WeightForm(enum.Enum):
@@ -27,7 +28,6 @@ class WeightForm(enum.Enum):
     DATA = "data"  # ui8 [N, blocks, block * bits / 8], low bits first
     ROWS = "rows"  # the same bytes as DATA, as [N, K * bits / 8]
     SCALES = "scales"  # f32 [N, blocks]
-    ZERO_POINTS = "zero-points"  # ui8 [N, ceil(blocks * bits / 8)], low bits first
     OFFSET = "offset"  # f32 [N, blocks]
 
 
@@ -35,19 +35,17 @@ class WeightForm(enum.Enum):
 class NBits:
     """A quantised format; its text (``int4/32+offset``) is the attribute ``format`` of ``plan.weight``.
 
-    ``zero_points``: each block has its own, else it is the middle of the codes. ``transposed``: the
-    checkpoint's tensor is ``[K, N]``.
+    ``transposed``: the checkpoint's tensor is ``[K, N]``.
     """
 
     bits: int
     block: int
-    zero_points: bool = False
     offset: bool = False
     transposed: bool = False
 
     @property
     def zero(self) -> int:
-        """The code that stands for 0 where blocks have no zero points of their own."""
+        """The code that stands for 0."""
         return 1 << (self.bits - 1)
 
     def n_blocks(self, k: int) -> int:
@@ -62,30 +60,26 @@ class NBits:
                 return (n, blocks, self.block * self.bits // 8)
             case WeightForm.ROWS:
                 return (n, blocks * self.block * self.bits // 8)
-            case WeightForm.ZERO_POINTS:
-                return (n, -(-blocks * self.bits // 8))
             case WeightForm.SCALES | WeightForm.OFFSET:
                 return (n, blocks)
 
     def holds(self, other: NBits) -> bool:
         """Whether a matrix in ``other`` can be written in this format without changing a value."""
         return (
-            not self.zero_points
-            and not other.zero_points
-            and self.bits >= other.bits
+            self.bits >= other.bits
             and other.block % self.block == 0
             and self.offset >= other.offset
             and self.transposed == other.transposed
         )
 
     def joined(self, other: NBits) -> NBits:
-        """The smallest format that holds both, neither of which has zero points."""
+        """The smallest format that holds both."""
         return NBits(
             max(self.bits, other.bits), min(self.block, other.block), offset=self.offset or other.offset
         )
 
     def __str__(self) -> str:
-        flags = (flag for flag in _FLAGS if getattr(self, flag.replace("-", "_")))
+        flags = (flag for flag in _FLAGS if getattr(self, flag))
         return "+".join([f"int{self.bits}/{self.block}", *flags])
 
     @staticmethod
@@ -93,7 +87,7 @@ class NBits:
         """The inverse of ``str``. Raises PassError."""
         match = _TEXT.fullmatch(text)
         flags = match[3].split("+")[1:] if match else []
-        known = {flag.replace("-", "_"): True for flag in flags if flag in _FLAGS}
+        known = {flag: True for flag in flags if flag in _FLAGS}
         if match is None or len(known) != len(flags) or int(match[2]) not in BLOCKS:
             raise PassError(
                 "unknown format of a quantised weight", found=text, expected="such as int4/32+offset"

@@ -28,8 +28,6 @@ class QuantisedWeight:
     def linear(self, builder: OnnxBuilder, x: ir.Value, result: ir.Type, accuracy_level: int) -> ir.Value:
         """x ``[.., k]`` times the weight transposed: MatMulNBits, plus block sums of x times the offsets."""
         operands = [x, *(self._tensor(builder, form) for form in (WeightForm.DATA, WeightForm.SCALES))]
-        if self.format.zero_points:
-            operands.append(self._tensor(builder, WeightForm.ZERO_POINTS))
         attributes = {
             "K": self.k,
             "N": self.n,
@@ -49,8 +47,6 @@ class QuantisedWeight:
     def rows(self, builder: OnnxBuilder, indices: ir.Value, result: ir.Type) -> ir.Value:
         """The rows at ``indices``, dequantised: GatherBlockQuantized, plus the rows' offsets."""
         operands = [self._tensor(builder, WeightForm.ROWS), indices, self._tensor(builder, WeightForm.SCALES)]
-        if self.format.zero_points:
-            operands.append(self._tensor(builder, WeightForm.ZERO_POINTS))
         attributes = {
             "bits": self.format.bits,
             "block_size": self.format.block,
@@ -85,13 +81,13 @@ class QuantisedWeight:
 
     def _tensor(self, builder: OnnxBuilder, form: WeightForm) -> ir.Value:
         dtype = "f32" if form in (WeightForm.SCALES, WeightForm.OFFSET) else "ui8"
-        location = builder.insertion_point.block.owner.location if builder.insertion_point else None
-        with (location or ir.Location.current).context:
-            type_ = tensor_type(self.format.shape(form, self.n, self.k), dtype)
+        type_ = tensor_type(self.format.shape(form, self.n, self.k), dtype)
         attributes = {
             "name": self.ref.name,
             "parts": list(self.ref.parts) if self.ref.merged else None,
             "format": str(self.format),
             "form": form.value,
         }
-        return builder.plan("weight", [], [type_], attributes)[0]
+        # Every program that reads a weight has it: it is on no device.
+        anywhere = OnnxBuilder(builder.location, builder.insertion_point)
+        return anywhere.plan("weight", [], [type_], attributes)[0]

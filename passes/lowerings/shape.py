@@ -53,7 +53,19 @@ def _view(low: Lowering, call: Call) -> ir.Value:
     return result
 
 
-@TABLE.row("torch.aten.flatten.using_ints", "torch.aten.unflatten.int")
+@TABLE.row("torch.aten.flatten.using_ints")
+def _flatten(low: Lowering, call: Call) -> ir.Value:
+    """Dimensions first to last become one; the others stay, known or not."""
+    value, first, last = call.args
+    old = low.sizes(value)
+    if not old:
+        return low.reshape(value, [Size.of(1)], call.type)
+    first, last = axis_of(first, len(old)), axis_of(last, len(old))
+    joined = product(list(old[first : last + 1]))
+    return low.reshape(value, [*old[:first], joined, *old[last + 1 :]], call.type)
+
+
+@TABLE.row("torch.aten.unflatten.int")
 def _known_view(low: Lowering, call: Call) -> ir.Value:
     known = [-1 if size is None else size for size in shape_of(call.type)]
     if known.count(-1) > 1:
@@ -72,7 +84,10 @@ def _expand(low: Lowering, call: Call) -> ir.Value:
     ]
     if tuple(sizes) == old:
         return value
-    result = low.one("Expand", [value, low.shape_value(sizes)], call.type)
+    # Expand keeps a dimension where its target says 1: what stays as it is needs no shape arithmetic.
+    kept = [Size.of(1)] * offset + list(old)
+    target = [Size.of(1) if size == before else size for size, before in zip(sizes, kept, strict=True)]
+    result = low.one("Expand", [value, low.shape_value(target)], call.type)
     low.set_sizes(result, sizes)
     return result
 
@@ -237,9 +252,11 @@ def _repeat_interleave(low: Lowering, call: Call) -> ir.Value:
         tensor_type([*shape[: axis + 1], 1, *shape[axis + 1 :]], dtype),
     )
     sizes = [*old[: axis + 1], Size.of(repeats), *old[axis + 1 :]]
+    # Expand keeps a dimension where its target says 1.
+    target = [repeats if at == axis + 1 else 1 for at in range(len(sizes))]
     expanded = low.one(
         "Expand",
-        [wide, low.shape_value(sizes)],
+        [wide, low.ints(target)],
         tensor_type([*shape[: axis + 1], repeats, *shape[axis + 1 :]], dtype),
     )
     low.set_sizes(expanded, sizes)

@@ -22,7 +22,7 @@ class Bandwidth:
         self._pool = ThreadPoolExecutor(threads)
 
     def measure(self, repeats: int = 3) -> float:
-        """Bytes a second, the best of ``repeats`` sweeps: a sweep that was disturbed says nothing of memory."""
+        """Bytes a second, best of ``repeats`` sweeps: one that was disturbed says nothing of memory."""
         return max(self._sweep() for _ in range(repeats))
 
     def _sweep(self) -> float:

@@ -43,7 +43,8 @@ class Missing:
 
 
 def plan_weights(manifest: Manifest) -> str:
-    """``float32``, or ``int4``/``int8`` when most of the weights' bytes are quantised blocks."""
+    """``float32``; or, when most of the weights' bytes are quantised blocks, ``int4``, ``int8`` or ``gguf``:
+    rounded by us, or kept as the checkpoint stores them."""
     sizes: dict[str, int] = {}
     for tensor in manifest.tensors:
         if not tensor.constant:
@@ -53,7 +54,7 @@ def plan_weights(manifest: Manifest) -> str:
     largest = max(sizes, key=lambda dtype: sizes[dtype], default=manifest.model.dtype)
     if largest not in ("uint8", "int8"):
         return largest
-    return "int8" if "scheme=int8" in manifest.pipeline else "int4"
+    return next((scheme for scheme in ("int4", "int8") if f"scheme={scheme}" in manifest.pipeline), "gguf")
 
 
 def find_engines(
@@ -63,7 +64,7 @@ def find_engines(
 
     ``peers`` holds peers.json, which `make bench-peers` writes: per engine the program that runs it and its
     models by weight format; paths are relative to it. ``peer_weights``: the format to run the others in,
-    by default the plan's, else the first each has. Raises RequestError for an unknown name.
+    by default the plan's, else the nearest each has. Raises RequestError for an unknown name.
     """
     python = os.fspath(sys.executable)
     engines = [Engine(OURS, (python, str(_SCRIPTS / "planonce_worker.py")), plan.resolve(), weights)]
@@ -80,12 +81,18 @@ def find_engines(
         entry = cast("dict[str, object]", entry)
         program = peers / str(entry.get("program", ""))
         models = cast("dict[str, str]", entry.get("models", {}))
-        chosen = next((w for w in (peer_weights or weights, *models) if w in models), None)
+        chosen = next((w for w in _preferred(peer_weights or weights) if w in models), None)
         if not program.is_file() or chosen is None or not (peers / models[chosen]).exists():
             missing.append(Missing(title, f"its program or model is gone from {peers}", _INSTALL))
             continue
         engines.append(_engine(name, program, (peers / models[chosen]).resolve(), chosen))
     return engines, missing
+
+
+def _preferred(weights: str) -> tuple[str, ...]:
+    """Formats in the order in which they compare with ``weights``."""
+    quantised = ("int4", "gguf", "int8", "float32")
+    return (weights, *(reversed(quantised) if weights == "float32" else quantised))
 
 
 def _engine(name: str, program: Path, model: Path, weights: str) -> Engine:

@@ -29,7 +29,7 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
-    """Our time over a peer's: below 1 we are faster. ``median``: of both sides' medians; ``low`` and ``high``:
+    """Our time over a peer's: below 1 we are faster. ``median``: of both sides' medians; ``low``, ``high``:
     quartiles of the ratios of single rounds, whose two measurements lie seconds apart."""
 
     median: float

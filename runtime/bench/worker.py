@@ -31,7 +31,7 @@ class Worker:
     def __init__(self, name: str, command: Sequence[str]) -> None:
         """Raises WorkerError when the program cannot be started."""
         self.name = name
-        self._log = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")
+        self._log = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115
         self.started = time.perf_counter()
         try:
             self._process = subprocess.Popen(

@@ -11,9 +11,10 @@ import argparse
 import json
 from pathlib import Path
 
-from planonce.compiler.checkpoint import open_checkpoint
 from safetensors.numpy import save_file
 from transformers import AutoModelForCausalLM
+
+from planonce.compiler.checkpoint import open_checkpoint
 
 
 def export(spec: str, directory: Path) -> None:

@@ -21,6 +21,7 @@ import tarfile
 from pathlib import Path
 
 from export_hf import export
+
 from planonce.compiler.checkpoint.package_source import find_in_package
 
 CONSTRAINTS = Path(__file__).parents[2] / "constraints.txt"

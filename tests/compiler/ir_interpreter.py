@@ -28,6 +28,7 @@ class Interpreter:
     """weights: array by canonical name. Sessions are kept, so that the second step is cheap."""
 
     def __init__(self, module: ir.Module, weights: Mapping[str, np.ndarray]) -> None:
+        self.module = module  # MLIR frees the block with it
         self.block = body_of(function_of(module))
         self.weights = weights
         self._sessions: dict[tuple[Any, ...], onnxruntime.InferenceSession] = {}

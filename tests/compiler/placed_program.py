@@ -59,9 +59,13 @@ def load(
     locations = {name: Location("given-by-name", 0, array.nbytes) for name, array in arrays.items()}
     stages: list[StageProgram] = []
     for stage in program.stages:
-        options = ProgramOptions(DeviceLocation.parse(stage.stage.device), threads=1, spin=False, optimize=optimize)
+        options = ProgramOptions(
+            DeviceLocation.parse(stage.stage.device), threads=1, spin=False, optimize=optimize
+        )
         initializers = {use.name: Tensor.over(arrays[use.name]) for use in stage.tensors}
-        stages.append(StageProgram(stage.stage, OrtProgram(stage.serialize(locations), options, initializers)))
+        stages.append(
+            StageProgram(stage.stage, OrtProgram(stage.serialize(locations), options, initializers))
+        )
     return program, StepProgram(manifest, tuple(stages), Topology.of(manifest, DEVICES))
 
 

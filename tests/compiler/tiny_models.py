@@ -143,15 +143,17 @@ def make_tiny_model(
     tokenizer: bool = True,
     max_shard_size: str = "5GB",
     adjust: Callable[[Any], None] | None = None,
+    config: Any = None,
 ) -> TinyModel:
     """Write a checkpoint of ``family`` into ``directory`` and return the model it holds.
 
-    adjust(config) may change the config first. The returned model's weights are what was stored, in float32.
+    adjust(config) may change the config first; config: another one than the family's own. The returned
+    model's weights are what was stored, in float32.
     """
     import torch
     from transformers import AutoModelForCausalLM
 
-    config = tiny_config(family)
+    config = config or tiny_config(family)
     if adjust is not None:
         adjust(config)
     generator = torch.Generator().manual_seed(seed)

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from tiny_models import make_tiny_model, tiny_config
+from tiny_models import FAMILIES, make_tiny_model, tiny_config
 from torch_mlir import ir
 
 from planonce.compiler.import_torch import import_program
@@ -18,14 +18,18 @@ from planonce.compiler.trace import TracedModel, trace
 from planonce.passes.driver import run_pipeline
 from planonce.passes.ir.context import make_context
 
-__all__ = ["MAX_SEQ_LEN", "converted", "eager_logits", "extra_config", "tiny_weights", "traced"]
+__all__ = [
+    "MAX_SEQ_LEN", "MORE_FAMILIES", "converted", "eager_logits", "extra_config", "tiny_weights", "traced",
+]  # fmt: skip
 
 MAX_SEQ_LEN = 128
+# Compiled as well, beside those of tiny_models: their heads turn interleaved, in whole and in part.
+MORE_FAMILIES = ("cohere", "glm", "gptj")
 CONVERT = "convert-torch-to-onnx,canonicalize,cse"
 
 
 def extra_config(family: str) -> Any:
-    """Configurations that trace, but whose operations are not all lowered yet."""
+    """Interleaved rotary embeddings; and configurations that trace, but are not all lowered yet."""
     import transformers as t
 
     sizes = {
@@ -42,6 +46,18 @@ def extra_config(family: str) -> Any:
         "qwen3_moe": lambda: t.Qwen3MoeConfig(**sizes, **experts, head_dim=16, num_experts=4),
         "deepseek_v2": lambda: t.DeepseekV2Config(**sizes, **experts, **latent, n_group=1),
         "deepseek_v3": lambda: t.DeepseekV3Config(**sizes, **experts, **latent, n_group=2),
+        "cohere": lambda: t.CohereConfig(**sizes, logit_scale=1.0, pad_token_id=0),
+        "glm": lambda: t.GlmConfig(**sizes, head_dim=32, pad_token_id=0),
+        "gptj": lambda: t.GPTJConfig(
+            vocab_size=320,
+            n_positions=256,
+            n_embd=64,
+            n_layer=2,
+            n_head=4,
+            rotary_dim=8,
+            bos_token_id=1,
+            eos_token_id=2,
+        ),
     }
     return make[family]()
 
@@ -49,9 +65,7 @@ def extra_config(family: str) -> Any:
 @functools.cache
 def traced(family: str) -> TracedModel:
     """The tiny configuration of a family, traced."""
-    config = (
-        extra_config(family) if family in ("qwen3_moe", "deepseek_v2", "deepseek_v3") else tiny_config(family)
-    )
+    config = tiny_config(family) if family in FAMILIES else extra_config(family)
     return trace(config, max_seq_len=MAX_SEQ_LEN)
 
 
@@ -65,8 +79,9 @@ def converted(family: str) -> ir.Module:
 
 @functools.cache
 def _tiny(family: str) -> Any:
+    config = None if family in FAMILIES else extra_config(family)
     with tempfile.TemporaryDirectory() as directory:
-        return make_tiny_model(family, Path(directory), tokenizer=False).model
+        return make_tiny_model(family, Path(directory), tokenizer=False, config=config).model
 
 
 def tiny_weights(family: str) -> dict[str, np.ndarray]:

@@ -50,6 +50,7 @@ class Tiny:
     seed: int = 0
     kv_dtype: str = "float32"
     split: int | None = None
+    first_device: str = "cpu:0"
     second_device: str = "cpu:1"
     external_weights: bool = False
     reference_weights: bool = False
@@ -143,9 +144,19 @@ class _Stage:
     def lengths(self) -> None:
         self.inputs.append(Argument("write_offset", ArgumentRole.WRITE_OFFSET, "int64", ("batch",)))
         self.const("one", np.array(1, np.int64))
-        self.op("Add", ["write_offset", "seq_len"], "total")
+        on_cuda = self.device.startswith("cuda") and self.inputs[0].role is ArgumentRole.TOKEN_IDS
+        if on_cuda:  # a shape is on the host there: the tokens are counted on the device instead
+            self.op("Equal", ["input_ids", "input_ids"], "same")
+            self.op("Cast", ["same"], "ones", to=I64)
+            self.op("ReduceSum", ["ones", self.const("rows", np.array([1], np.int64))], "seq_here", keepdims=0)
+        self.op("Add", ["write_offset", "seq_here" if on_cuda else "seq_len"], "total")
         self.op("Sub", ["total", "one"], "total_less_one")
         self.op("Cast", ["total_less_one"], "seqlens", to=I32)
+        if on_cuda:
+            self.op("Shape", ["past.0.key"], "capacity_1", start=2, end=3)
+            self.op("Squeeze", ["capacity_1"], "capacity")
+            self.op("Cast", ["capacity"], "max_total_i32", to=I32)
+            return
         self.op("ReduceMax", ["total"], "max_total", keepdims=0)
         self.op("Cast", ["max_total"], "max_total_i32", to=I32)
 
@@ -219,7 +230,7 @@ def build(directory: Path, tiny: Tiny | None = None) -> Path:
     tiny = tiny or Tiny()
     directory.mkdir(parents=True, exist_ok=True)
     names = ["program"] if tiny.split is None else ["stage-0", "stage-1"]
-    devices = ["cpu:0"] if tiny.split is None else ["cpu:0", tiny.second_device]
+    devices = [tiny.first_device] if tiny.split is None else [tiny.first_device, tiny.second_device]
     w = weights(tiny)
     external: dict[str, StoredTensor] = {}
     checkpoint = CheckpointReference("embedded", None, ())

@@ -315,6 +315,7 @@ def test_bytes_that_are_no_export_are_typed_errors(data: bytes) -> None:
         {"shape": None},
         {"data_offsets": [0, 1 << 60]},
         {"data_offsets": [4, 4]},
+        {"data_offsets": [4, 244]},
         {"data_offsets": ["0", 4]},
         {"data_offsets": [0]},
     ],

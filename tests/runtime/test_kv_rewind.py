@@ -237,3 +237,29 @@ def test_host_array_cannot_be_made_writeable(tiny_plan: Plan) -> None:
     _, cache = opened(tiny_plan, PROMPT)
     with pytest.raises(ValueError, match="WRITEABLE"):
         cache.host_array(0, "key").flags.writeable = True
+
+
+def test_bytes_written_after_a_host_edit_are_not_overwritten_by_it() -> None:
+    cache = KvCache.with_capacity(1, 1, 2, 4)
+    one = np.ones((1, 1, 1, 2), np.float32)
+    cache.write_host(0, "key", 0, one)
+    cache.write_bytes(0, "key", 1, 1, (one * 2).tobytes())
+    cache.write_host(0, "key", 2, one * 3)
+    cache.bump_version(0, "key")  # the edit is sent first
+    assert cache.authority(0, "key") is Authority.DEVICE
+    cache.write_bytes(0, "key", 3, 1, (one * 4).tobytes())
+    cache.upload()
+    assert cache.read_positions(0, "key", 0, 4)[0, 0, :, 0].tolist() == [1, 2, 3, 4]
+    assert cache.host_array(0, "key")[0, 0, :, 0].tolist() == [1, 2, 3, 4]
+
+
+def test_cleared_cache_forgets_edits_and_whose_content_it_held(tiny_plan: Plan, reference: Reference) -> None:
+    cache, donor = filled(tiny_plan, PROMPT), filled(tiny_plan, OTHER)
+    cache.state.shape_key = "another model's"
+    cache.write_host(0, "key", 0, np.zeros((1, 2, 1, 16), np.float32))
+    cache.clear()
+    for layer in range(2):
+        arrays = donor.host_array(layer, "key"), donor.host_array(layer, "value")
+        cache.set_layer(layer, *arrays, length=layer * len(OTHER))
+    assert cache.upload() == 0
+    assert distance(tiny_plan.open(cache).realize_token(1), reference([*OTHER, 1])) < CLOSE

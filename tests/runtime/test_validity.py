@@ -192,3 +192,35 @@ def test_lost_provider_is_topology_changed(tiny_plan_dir: Path, monkeypatch) -> 
     monkeypatch.setattr(topology.ort, "available_providers", lambda: ("AzureExecutionProvider",))
     with pytest.raises(TopologyChanged, match="provider"):
         Plan.load(tiny_plan_dir)
+
+
+# --- what a session may be opened over -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ((3, 2, 16, 64), "slot that the plan does not"),
+        ((1, 2, 16, 64), "lacks a slot"),
+        ((2, 4, 16, 64), "does not fit"),
+        ((2, 2, 8, 64), "does not fit"),
+        ((2, 4, 8, 64), "does not fit"),
+        ((2, 2, 16, 64, "float16"), "does not fit"),
+        ((2, 2, 16, 65), "larger than the plan"),
+        ((2, 2, 16, 64, "float32", "cpu:1"), "another device"),
+    ],
+    ids=lambda a: str(a),
+)
+def test_cache_of_another_geometry_cannot_be_opened(tiny_plan: Plan, arguments: tuple, text: str) -> None:
+    with pytest.raises(LayoutError, match=text):
+        tiny_plan.open(KvCache.with_capacity(*arguments))
+
+
+def test_layers_of_different_extent_cannot_be_opened(tiny_plan: Plan) -> None:
+    cache = KvCache.with_dims(2, 2, 16)
+    for layer, extent in enumerate((32, 48)):
+        array = np.zeros((1, 2, extent, 16), np.float32)
+        cache.set_layer(layer, array, array, length=0)
+    assert cache.capacity == 32
+    with pytest.raises(LayoutError, match="does not fit"):
+        tiny_plan.open(cache)

@@ -1,5 +1,6 @@
 """onnxruntime-genai as an engine of the bench: a directory that its model builder wrote."""
 
+# pyright: basic
 from __future__ import annotations
 
 import json
@@ -14,7 +15,7 @@ class Genai:
     def op_load(self, model: str, threads: int, capacity: int) -> dict[str, Any]:
         begin = time.perf_counter()
         import onnxruntime
-        import onnxruntime_genai as og
+        import onnxruntime_genai as og  # pyright: ignore
 
         imported = time.perf_counter()
         config = og.Config(model)

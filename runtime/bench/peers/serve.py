@@ -12,6 +12,7 @@ import os
 import resource
 import sys
 import traceback
+from pathlib import Path
 from typing import Any
 
 _channel = os.fdopen(os.dup(1), "w", encoding="utf-8")
@@ -21,7 +22,7 @@ os.dup2(2, 1)
 def status_bytes(name: str) -> int | None:
     """A size from /proc/self/status; None where there is none."""
     try:
-        with open("/proc/self/status", encoding="ascii") as file:
+        with Path("/proc/self/status").open(encoding="ascii") as file:
             for line in file:
                 if line.startswith(name + ":"):
                     return int(line.split()[1]) * 1024

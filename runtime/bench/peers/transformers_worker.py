@@ -1,5 +1,6 @@
 """transformers on PyTorch's CPU kernels (sdpa attention) as an engine of the bench."""
 
+# pyright: basic
 from __future__ import annotations
 
 import time
