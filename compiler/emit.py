@@ -288,6 +288,8 @@ class _Emitter:
 _ROLES = {
     Role.TOKEN_IDS: ArgumentRole.TOKEN_IDS,
     Role.WRITE_OFFSET: ArgumentRole.WRITE_OFFSET,
+    Role.CACHED_LEN: ArgumentRole.CACHED_LEN,
+    Role.ATTENDED_LEN: ArgumentRole.ATTENDED_LEN,
     Role.LOGIT_POSITIONS: ArgumentRole.LOGIT_POSITIONS,
     Role.KV: ArgumentRole.KV,
     Role.LOGITS: ArgumentRole.LOGITS,

@@ -52,6 +52,7 @@ PASSES: Mapping[str, str] = pass_table(
         ("fuse-skip-norm", "fuse_skip_norm:FuseSkipNorm"),
         ("merge-linears", "merge_linears:MergeLinears"),
         ("quantize-weights", "quantize_weights:QuantizeWeights"),
+        ("symbol-lengths", "symbol_lengths:SymbolLengths"),
         ("select-attention", "select_attention:SelectAttention"),
         ("assign-placement", "assign_placement:AssignPlacement"),
         ("insert-copies", "insert_copies:InsertCopies"),

@@ -19,6 +19,7 @@ from .arms.step_lengths import StepLengths
 from .base import fail, option
 from .ir.builder import OnnxBuilder
 from .ir.devices import check_device, device_of_op
+from .ir.positions import argument_of_role
 from .ir.roles import Role, arguments, body_of, function_of
 from .remarks import Remarks
 
@@ -71,7 +72,8 @@ class SelectAttention:
                 if device not in lengths:
                     builder = OnnxBuilder(function.location, first, device)
                     on_cuda = (device or self.device).startswith("cuda")
-                    lengths[device] = StepLengths(builder, token_ids, on_cuda=on_cuda)
+                    attended = argument_of_role(function, Role.ATTENDED_LEN)
+                    lengths[device] = StepLengths(builder, token_ids, on_cuda=on_cuda, attended_len=attended)
                 self._lower(op, lengths[device], remarks)
         writes = [view.operation for view in body.operations if view.operation.name == "plan.write_slice"]
         for op in writes:

@@ -17,6 +17,8 @@ from .remarks import Remarks
 
 __all__ = ["VerifyPlan"]
 
+# What a write's position may follow from: on the symbol path the host binds the lengths themselves.
+_LENGTHS = frozenset({Role.WRITE_OFFSET, Role.CACHED_LEN, Role.ATTENDED_LEN})
 _PLAN_LEFT = frozenset({"plan.weight", "plan.copy", "plan.contiguize"})
 
 
@@ -113,9 +115,9 @@ def _check_results(function: func.FuncOp, body: ir.Block) -> None:
 def _check_kv(function: func.FuncOp, body: ir.Block) -> None:
     infos = arguments(function)
     returned = list(body.operations)[-1].operation
-    offset = next(
-        value for value, info in zip(body.arguments, infos, strict=True) if info.role is Role.WRITE_OFFSET
-    )
+    lengths = [
+        value for value, info in zip(body.arguments, infos, strict=True) if info.role in _LENGTHS
+    ]
     tied: dict[int, int] = {}
     for position, info in enumerate(results(function)):
         if info.role is not Role.KV:
@@ -135,7 +137,7 @@ def _check_kv(function: func.FuncOp, body: ir.Block) -> None:
         write = kv_write_of(returned.operands[tied[index]])
         if write is None or write.op.operands[write.cache] != body.arguments[index]:
             raise fail(returned, f"returns a value for {info.name} that is not the write of it")
-        if not _follows_from(offset_of(write), offset):
+        if not any(_follows_from(offset_of(write), length) for length in lengths):
             raise fail(
                 write.op,
                 f"writes {info.name} at a position that does not follow from the write offset",

@@ -30,6 +30,7 @@ from .rebind import KvRebindSource, RebindBusy, RebindReason, RebindRefusal, col
 from .session_slots import slots_for
 from .step_program import StepProgram, StepShape
 from .storage import Storage
+from .sym_env import SymEnv
 from .validity import PlanKey, PlanValidity, StaleCache, compare
 
 __all__ = ["DecodeSession"]
@@ -89,10 +90,14 @@ class DecodeSession:
 
     # --- tokens -------------------------------------------------------------------------------------
 
-    def realize_token(self, token: SupportsIndex | Tokens) -> NDArray[np.float32]:
+    def realize_token(
+        self, token: SupportsIndex | Tokens, symbols: SymEnv | None = None
+    ) -> NDArray[np.float32]:
         """Feed one token at the cache's live length; its logits ``[vocab]``.
 
-        Raises RequestError (token), CapacityExceeded, StaleCache, all before anything is touched.
+        ``symbols``: cached_len and attended_len of this pass for a plan on the symbol path; by default what
+        follows from the live length. Inert on the device-offset path, which has no symbols. Raises
+        RequestError (token), CapacityExceeded, StaleCache, SymbolError, all before anything is touched.
         """
         value = token if type(token) is int else _one_token(token)
         if not 0 <= value < self._vocab:
@@ -107,7 +112,7 @@ class DecodeSession:
             if state.host_dirty:
                 self._upload()
             step, counters = self._step, self.counters
-            step.inputs.set_one(value, position)
+            step.inputs.set_one(value, position, symbols)
             # Before the run: a step that fails half way has written too, and no host mirror may miss that.
             state.steps += 1
             try:

@@ -33,12 +33,20 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 _INPUT_ROLES = {
     ArgumentRole.TOKEN_IDS,
     ArgumentRole.WRITE_OFFSET,
+    ArgumentRole.CACHED_LEN,
+    ArgumentRole.ATTENDED_LEN,
     ArgumentRole.LOGIT_POSITIONS,
     ArgumentRole.KV,
     ArgumentRole.STAGE_VALUE,
 }
 _OUTPUT_ROLES = {ArgumentRole.KV, ArgumentRole.LOGITS, ArgumentRole.STAGE_VALUE}
-_INT64_RANK = {ArgumentRole.TOKEN_IDS: 2, ArgumentRole.WRITE_OFFSET: 1, ArgumentRole.LOGIT_POSITIONS: 1}
+_INT64_RANK = {
+    ArgumentRole.TOKEN_IDS: 2,
+    ArgumentRole.WRITE_OFFSET: 1,
+    ArgumentRole.CACHED_LEN: 0,
+    ArgumentRole.ATTENDED_LEN: 0,
+    ArgumentRole.LOGIT_POSITIONS: 1,
+}
 
 
 def _require(condition: bool, message: str, where: str, found: object = "", expected: object = "") -> None:

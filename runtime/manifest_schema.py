@@ -31,6 +31,8 @@ class ArgumentRole(enum.Enum):
 
     TOKEN_IDS = "token_ids"  # int64 [batch, sequence]
     WRITE_OFFSET = "write_offset"  # int64 [batch], first position written by this step
+    CACHED_LEN = "cached_len"  # int64 [], a symbol: positions before this step
+    ATTENDED_LEN = "attended_len"  # int64 [], a symbol: positions after it
     LOGIT_POSITIONS = "logit_positions"  # int64 [n], indices into this step's sequence
     KV = "kv"
     LOGITS = "logits"  # float32 [batch, n, vocab]

@@ -16,7 +16,7 @@ import numpy as np
 from torch_mlir import ir
 
 from ..ir.builder import OnnxBuilder, tensor_type
-from ..ir.positions import is_step_positions
+from ..ir.positions import every_row, is_step_positions
 
 __all__ = ["StepLengths"]
 
@@ -29,7 +29,16 @@ class StepLengths:
     B rows, S new positions; a row's total is its write offset plus S. L: the longest total.
     """
 
-    def __init__(self, builder: OnnxBuilder, token_ids: ir.Value, *, on_cuda: bool = False) -> None:
+    def __init__(
+        self,
+        builder: OnnxBuilder,
+        token_ids: ir.Value,
+        *,
+        on_cuda: bool = False,
+        attended_len: ir.Value | None = None,
+    ) -> None:
+        """``attended_len``: the i64 scalar that says every row's total, where the host binds it."""
+        self._attended_len = attended_len
         self._builder = builder
         self._on_cuda = on_cuda
         self._token_ids = token_ids
@@ -59,6 +68,9 @@ class StepLengths:
 
     def totals(self, offset: ir.Value) -> ir.Value:
         """Live positions of each row after this step, i64 [B]."""
+        attended = self._attended_len
+        if attended is not None:
+            return self._once("totals", None, 0, lambda: every_row(self._builder, attended, self._token_ids))
         return self._once(
             "totals",
             offset,

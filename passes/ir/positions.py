@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import numpy as np
 from torch_mlir import ir
 from torch_mlir.dialects import func
 
+from .builder import OnnxBuilder, tensor_type
 from .matching import attribute, maker, operand_pairs, scalar
 from .roles import Role, arguments, body_of
 from .tensors import constant_array, rank_of, shape_of
 
-__all__ = ["argument_of_role", "is_step_positions", "step_positions"]
+__all__ = ["argument_of_role", "every_row", "is_step_positions", "step_positions"]
 
 
 def argument_of_role(function: func.FuncOp, role: Role) -> ir.Value | None:
@@ -74,3 +76,11 @@ def _is_steps(value: ir.Value, token_ids: ir.Value) -> bool:
     whole = maker(gather.operands[0], "onnx.shape")
     index = constant_array(gather.operands[1])
     return whole is not None and whole.operands[0] == token_ids and index is not None and index.tolist() == 1
+
+
+def every_row(builder: OnnxBuilder, length: ir.Value, token_ids: ir.Value) -> ir.Value:
+    """An i64 scalar as i64 [B]."""
+    batch = builder.one("Shape", [token_ids], tensor_type([1], "i64"), {"start": 0, "end": 1})
+    one = builder.constant(np.array([1], dtype=np.int64))
+    column = builder.one("Reshape", [length, one], tensor_type([1], "i64"))
+    return builder.one("Expand", [column, batch], tensor_type([None], "i64"))

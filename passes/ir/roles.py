@@ -30,6 +30,8 @@ class Role(enum.Enum):
 
     TOKEN_IDS = "token_ids"
     WRITE_OFFSET = "write_offset"
+    CACHED_LEN = "cached_len"
+    ATTENDED_LEN = "attended_len"
     LOGIT_POSITIONS = "logit_positions"
     KV = "kv"
     LOGITS = "logits"

@@ -85,6 +85,12 @@ def llama_bench(root: Path, python: Path, log: Path) -> Path:
     switches = ("NATIVE=ON", "CCACHE=OFF")
     without = ("CURL", "OPENSSL", "BUILD_TESTS", "BUILD_SERVER", "BUILD_EXAMPLES")
     options = [f"-DGGML_{s}" for s in switches] + [f"-DLLAMA_{w}=OFF" for w in without]
+    # Else its build takes the number and commit of the repository that it happens to lie in: this one.
+    version = next(v for v in (source / "PKG-INFO").read_text().splitlines() if v.startswith("Version:"))
+    options += [
+        f"-DLLAMA_BUILD_NUMBER={version.split()[1].partition('.')[0]}",
+        "-DLLAMA_BUILD_COMMIT=release",
+    ]
     make = directory / "make"
     run(
         *(cmake, "-S", source / "llama.cpp", "-B", make, "-DCMAKE_BUILD_TYPE=Release"),
