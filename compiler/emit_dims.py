@@ -106,6 +106,10 @@ class _Follow:
             return None
         return [n for n in known if isinstance(n, int)]
 
+    def _given(self, op: GraphOp) -> dict[int, ir.Value]:
+        """Operands by position, without the absent ones."""
+        return {i: v for i, v in enumerate(op.operands) if not self.graph.is_absent(self.graph.root(v))}
+
     def _set(self, op: GraphOp, content: Dims | None) -> None:
         if content is not None and len(content) <= _MOST_TRACKED:
             self.values[op.results[0]] = content
@@ -181,8 +185,9 @@ class _Follow:
 
     def _squeeze(self, op: GraphOp) -> Dims | None:
         self._pass_on(op)
-        source = self.of(op.operands[0])
-        axes = self._ints(op.operands[1]) if len(op.operands) > 1 else None
+        operands = self._given(op)
+        source = self.of(operands[0])
+        axes = self._ints(operands[1]) if 1 in operands else None
         if axes is None:
             return None
         gone = {a % len(source) for a in axes}
@@ -211,12 +216,11 @@ class _Follow:
         return tuple(first)
 
     def _slice(self, op: GraphOp) -> Dims:
-        source = list(self.of(op.operands[0]))
-        start, end = self._ints(op.operands[1]), self._ints(op.operands[2])
-        axes = self._ints(op.operands[3]) if len(op.operands) > 3 else None
-        absent = len(op.operands) <= 3 or self.graph.is_absent(self.graph.root(op.operands[3]))
-        plain = len(op.operands) <= 4 or self.graph.is_absent(self.graph.root(op.operands[4]))
-        content = self.content(op.operands[0])
+        operands = self._given(op)
+        source, content = list(self.of(operands[0])), self.content(operands[0])
+        start, end = self._ints(operands[1]), self._ints(operands[2])
+        absent, plain = 3 not in operands, 4 not in operands
+        axes = None if absent else self._ints(operands[3])
         if content is not None and start is not None and end is not None and len(start) == 1 and plain:
             self._set(op, content[start[0] : end[0]])
         if axes is None and not absent:
@@ -226,9 +230,9 @@ class _Follow:
         return tuple(source)
 
     def _reduce(self, op: GraphOp) -> Dims | None:
-        source = self.of(op.operands[0])
-        absent = len(op.operands) < 2 or self.graph.is_absent(self.graph.root(op.operands[1]))
-        axes = None if absent else self._ints(op.operands[1])
+        operands = self._given(op)
+        source, absent = self.of(operands[0]), 1 not in operands
+        axes = None if absent else self._ints(operands[1])
         if axes is None and not absent:
             return None
         gone = set(range(len(source))) if axes is None else {a % len(source) for a in axes}

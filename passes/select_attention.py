@@ -45,7 +45,8 @@ class SelectAttention:
     and costs what is live; also the rotary embedding, where queries and keys turn alike and the sizes are
     multiples of 16, and queries, keys and values unsplit where one product makes them all. The portable
     arm keeps the writes (TensorScatter) and works on slices of the live prefix. Lengths and masks are
-    computed once a device for all its layers. The choice for each layer, and why the better arm was not taken, is a
+    computed once a device for all its layers. The choice for each layer, and why the better arm was not
+    taken, is a
     remark and goes into the plan's manifest.
     """
 
@@ -65,7 +66,11 @@ class SelectAttention:
         ops = [view.operation for view in body.operations]
         attentions = [op for op in ops if op.name == "plan.attention"]
         if attentions:
-            token_ids, first = _token_ids(function, body), ir.InsertionPoint(ops[0])
+            token_ids, offset = _token_ids(function, body), attentions[0].operands[3].owner
+            # The lengths follow from the write offset: before everything, or right after what makes it.
+            first = (
+                ir.InsertionPoint(ops[0]) if isinstance(offset, ir.Block) else ir.InsertionPoint.after(offset)
+            )
             lengths: dict[str, StepLengths] = {}
             for op in attentions:
                 device = device_of_op(op) or ""

@@ -47,7 +47,7 @@ class SymbolLengths:
         cached = _add_arguments(function, body, infos)
         first = ir.InsertionPoint.at_block_begin(body)
         rows = every_row(OnnxBuilder(function.location, first), cached, token_ids)
-        own = {op for op in _makers(rows)}
+        own = set(_makers(rows))
         for use in list(offset.uses):
             if use.owner.operation not in own:
                 use.owner.operation.operands[use.operand_number] = rows

@@ -37,7 +37,7 @@ _DATA = frozenset({"onnx.constant", "onnx.no_value"})
 
 @dataclass(frozen=True, slots=True)
 class VerifyCapture:
-    """Changes nothing; refuses a program that ONNX Runtime cannot record as a CUDA graph, naming the operation.
+    """Changes nothing; refuses what ONNX Runtime cannot record as a CUDA graph, naming the operation.
 
     A recorded graph is replayed as it is: all of it runs on one CUDA device, nothing is copied inside it, and
     the host computes nothing that depends on the step. Sizes are the host's: an operation may take a shape

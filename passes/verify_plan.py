@@ -115,9 +115,7 @@ def _check_results(function: func.FuncOp, body: ir.Block) -> None:
 def _check_kv(function: func.FuncOp, body: ir.Block) -> None:
     infos = arguments(function)
     returned = list(body.operations)[-1].operation
-    lengths = [
-        value for value, info in zip(body.arguments, infos, strict=True) if info.role in _LENGTHS
-    ]
+    lengths = [value for value, info in zip(body.arguments, infos, strict=True) if info.role in _LENGTHS]
     tied: dict[int, int] = {}
     for position, info in enumerate(results(function)):
         if info.role is not Role.KV:

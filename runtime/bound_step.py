@@ -28,7 +28,18 @@ class BoundStep:
     the program's own result tensor is the plan's copy edge to the host.
     """
 
-    __slots__ = ("_copies", "_counters", "_landings", "_program", "_result", "_runs", "bindings", "inputs", "logits", "shape")
+    __slots__ = (
+        "_copies",
+        "_counters",
+        "_landings",
+        "_program",
+        "_result",
+        "_runs",
+        "bindings",
+        "inputs",
+        "logits",
+        "shape",
+    )
 
     def __init__(
         self, program: StepProgram, shape: StepShape, kv: KvBuffers, counters: SessionCounters

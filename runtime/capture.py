@@ -1,7 +1,7 @@
 """Recording a decode step as one CUDA graph and replaying it: all launches of a token become one.
 
 A recorded graph reads and writes the addresses it was recorded with, so everything it touches stays bound:
-the step inputs are rewritten on the device, KV is written in place, and a re-bind drops the recording *before*
+step inputs are rewritten on the device, KV is written in place, and a re-bind drops the recording *before*
 the buffers change. ONNX Runtime runs a step more than once before it records; a KV write at one offset is
 the same however often it is made, so that does no harm.
 """
@@ -60,7 +60,7 @@ class CaptureRefused(PlanError):
         super().__init__(
             "A decode step of this plan cannot be recorded as a CUDA graph.",
             found=str(refusal),
-            expected="a plan wholly on one CUDA device of this machine, with no copy and no host operator inside",
+            expected="a plan on one CUDA device of this machine, with no copy and no host operator inside",
             todo="Decode with the session itself; or place the plan on one CUDA device and load it with"
             " capture=True.",
         )
@@ -75,7 +75,9 @@ def capture_refusal(
         return CaptureRefusal(CaptureReason.NO_CUDA, f"this machine has {', '.join(map(str, devices))}")
     for i, stage in enumerate(manifest.stages):
         if DeviceLocation.parse(stage.device).kind is not DeviceKind.CUDA:
-            return CaptureRefusal(CaptureReason.OTHER_DEVICE, f"stage {i} ({stage.program}) runs on {stage.device}")
+            return CaptureRefusal(
+                CaptureReason.OTHER_DEVICE, f"stage {i} ({stage.program}) runs on {stage.device}"
+            )
     for edge in manifest.copies:
         if edge.target_stage is not None:
             stages = manifest.stages[edge.source_stage].device, manifest.stages[edge.target_stage].device
@@ -125,7 +127,7 @@ class CapturedDecodeSession:
         return self._session.prefill(tokens, chunk=chunk, num_logits=num_logits)
 
     def rebind_kv(self, source: KvRebindSource, *, length: int = 0) -> RebindRefusal | None:
-        """As :meth:`DecodeSession.rebind_kv`. The recording goes first, whether or not the re-bind is refused:
+        """As :meth:`DecodeSession.rebind_kv`. The recording goes first, even if the re-bind is refused then:
         it holds the old buffers' addresses."""
         self.drop()
         return self._session.rebind_kv(source, length=length)

@@ -286,7 +286,7 @@ class OrtProgram:
         return binding
 
     def release_graph(self, graph_id: int) -> None:
-        """Forget a recorded graph; its addresses may be freed afterwards. Nothing happens when there is none."""
+        """Forget a recorded graph; its buffers may be freed afterwards. Does nothing when there is none."""
         if self._captures:
             self._session.release_captured_graph(graph_id)
 

@@ -17,8 +17,9 @@ _TODO = "Compile the plan for this machine's devices."
 # What CUDA programs keep on the host because it is about shapes, of which the host has to know.
 _ABOUT_SHAPES = frozenset(
     {
-        "Add", "Cast", "Concat", "Constant", "Div", "Equal", "Gather", "Identity", "Max", "Min", "Mul", "Range",
-        "ReduceMax", "ReduceMin", "Reshape", "Shape", "Size", "Slice", "Squeeze", "Sub", "Unsqueeze", "Where",
+        "Add", "Cast", "Concat", "Constant", "Div", "Equal", "Gather", "Identity", "Max", "Min", "Mul",
+        "Range", "ReduceMax", "ReduceMin", "Reshape", "Shape", "Size", "Slice", "Squeeze", "Sub", "Unsqueeze",
+        "Where",
     }
 )  # fmt: skip
 

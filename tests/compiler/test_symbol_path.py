@@ -93,7 +93,9 @@ def test_cached_len_is_inert_where_the_fused_arm_rotates_by_itself() -> None:
     got = session.realize_token(NEXT, SymEnv(cached_len=0, attended_len=HERE + 1))
     np.testing.assert_array_equal(got, expected)
     # Control: attended_len is not.
-    wrong = filled("symbol", "fused", before=ABSORBED).realize_token(NEXT, SymEnv(cached_len=0, attended_len=HERE))
+    wrong = filled("symbol", "fused", before=ABSORBED).realize_token(
+        NEXT, SymEnv(cached_len=0, attended_len=HERE)
+    )
     assert moved(wrong, expected) > WRONG
 
 

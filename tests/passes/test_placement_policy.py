@@ -104,7 +104,11 @@ def test_what_fits_nowhere_says_what_it_needs() -> None:
 
 def oracle(model: ModelCost, budgets: list[Budget], link: Link, positions: int) -> float | None:
     """Seconds of the best of all assignments in which a device's units are neighbours; written out again."""
-    sizes = [model.embed, *(w + positions * k for w, k in zip(model.layers, model.kv, strict=True)), model.head]
+    sizes = [
+        model.embed,
+        *(w + positions * k for w, k in zip(model.layers, model.kv, strict=True)),
+        model.head,
+    ]
     reads = [0, *sizes[1:]]
     best: float | None = None
     for ways in itertools.product(range(len(budgets)), repeat=len(sizes)):
@@ -149,7 +153,11 @@ def test_placement_by_budget_is_the_best_there_is(seed: int) -> None:
     which = [names.index(device) for device in found]
     changes = sum(a != b for a, b in itertools.pairwise(which))
     assert changes == len(set(which)) - 1
-    sizes = [model.embed, *(w + positions * k for w, k in zip(model.layers, model.kv, strict=True)), model.head]
+    sizes = [
+        model.embed,
+        *(w + positions * k for w, k in zip(model.layers, model.kv, strict=True)),
+        model.head,
+    ]
     for device, budget in enumerate(budgets):
         held = sum(size for size, d in zip(sizes, which, strict=True) if d == device)
         assert held - (model.shared if which[0] == device == which[-1] else 0) <= budget.nbytes

@@ -148,7 +148,9 @@ class _Stage:
         if on_cuda:  # a shape is on the host there: the tokens are counted on the device instead
             self.op("Equal", ["input_ids", "input_ids"], "same")
             self.op("Cast", ["same"], "ones", to=I64)
-            self.op("ReduceSum", ["ones", self.const("rows", np.array([1], np.int64))], "seq_here", keepdims=0)
+            self.op(
+                "ReduceSum", ["ones", self.const("rows", np.array([1], np.int64))], "seq_here", keepdims=0
+            )
         self.op("Add", ["write_offset", "seq_here" if on_cuda else "seq_len"], "total")
         self.op("Sub", ["total", "one"], "total_less_one")
         self.op("Cast", ["total_less_one"], "seqlens", to=I32)

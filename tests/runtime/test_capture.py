@@ -66,7 +66,9 @@ def test_a_host_operator_is_refused_by_its_name_and_shapes_are_not(tiny_plan: Pl
     shapes = [HostNode("Shape", "a"), HostNode("Squeeze", "b")]
     assert capture_refusal(manifest, {0: shapes}, GPU_MACHINE) is None
     found = capture_refusal(manifest, {0: [*shapes, HostNode("GroupQueryAttention", "layer_3")]}, GPU_MACHINE)
-    assert found == CaptureRefusal(CaptureReason.HOST_OP, "GroupQueryAttention 'layer_3' of stage 0 runs on the host")
+    assert found == CaptureRefusal(
+        CaptureReason.HOST_OP, "GroupQueryAttention 'layer_3' of stage 0 runs on the host"
+    )
 
 
 def test_part_of_a_cuda_program_on_the_host_is_no_silent_fallback(tiny_plan: Plan) -> None:

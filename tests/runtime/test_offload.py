@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from handmade_plan import Tiny, build
@@ -26,7 +24,9 @@ def away_plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
 
 
 @pytest.mark.parametrize("layers", [None, [1], [0]])
-def test_moved_to_the_host_and_back_the_next_tokens_are_the_same(away_plan: Plan, layers: list[int] | None) -> None:
+def test_moved_to_the_host_and_back_the_next_tokens_are_the_same(
+    away_plan: Plan, layers: list[int] | None
+) -> None:
     cache = filled(away_plan, PROMPT)
     stayed = away_plan.open(cache.fork())
     session = away_plan.open(cache)
@@ -82,7 +82,9 @@ def test_moving_what_is_there_already_changes_nothing(away_plan: Plan) -> None:
     assert cache.alloc_id() == alloc and cache.slot_storage(0, "key") is storage
 
 
-@pytest.mark.parametrize(("device", "layers"), [("cpu:7", None), ("npu:0", None), (HERE, [0, 2]), (HERE, [-1])])
+@pytest.mark.parametrize(
+    ("device", "layers"), [("cpu:7", None), ("npu:0", None), (HERE, [0, 2]), (HERE, [-1])]
+)
 def test_a_move_that_cannot_be_made_leaves_everything_where_it_is(away_plan: Plan, device, layers) -> None:
     cache = filled(away_plan, PROMPT)
     alloc = cache.alloc_id()

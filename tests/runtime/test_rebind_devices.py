@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from handmade_plan import Tiny, build
@@ -53,8 +51,12 @@ def lent(cache: KvCache) -> Lender:
 
 def test_buffers_are_allocated_where_each_layer_runs(split_plan: Plan) -> None:
     cache = split_plan.new_cache(32)
-    places = {(layer, which): cache.slot_storage(layer, which) for layer in (0, 1) for which in ("key", "value")}
-    assert all(s is not None and s.location == (ELSEWHERE if layer else HERE) for (layer, _), s in places.items())
+    places = {
+        (layer, which): cache.slot_storage(layer, which) for layer in (0, 1) for which in ("key", "value")
+    }
+    assert all(
+        s is not None and s.location == (ELSEWHERE if layer else HERE) for (layer, _), s in places.items()
+    )
     assert cache.device_location is None  # not one device, so none is claimed
 
 
@@ -96,7 +98,9 @@ def test_a_whole_cache_on_another_device_than_a_one_device_plan_is_refused(tiny_
     assert session.rebind_kv(cache) == refusal
 
 
-def test_storage_of_unproven_residency_is_refused_at_its_slot(split_plan: Plan, session: DecodeSession) -> None:
+def test_storage_of_unproven_residency_is_refused_at_its_slot(
+    split_plan: Plan, session: DecodeSession
+) -> None:
     cache = filled(split_plan, OTHER)
     cache.set_layer(1, cache.host_array(1, "key"), cache.host_array(1, "value"))
     assert session.rebind_kv(cache) == RebindRefusal(RebindReason.RESIDENCY_UNKNOWN, 1, "key")
