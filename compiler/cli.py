@@ -214,7 +214,10 @@ def _print_summary(console: Console, report: CompileReport) -> None:
     kept = f" ({', '.join(report.weight_formats)})" if report.weight_formats else ""
     rows = [
         ("plan", f"{report.path}  ({_size(report.plan_bytes)})"),
-        ("model", f"{report.architecture}, {report.n_layers} layers, {report.dtype}{kept}, {report.n_nodes} nodes"),
+        (
+            "model",
+            f"{report.architecture}, {report.n_layers} layers, {report.dtype}{kept}, {report.n_nodes} nodes",
+        ),
         ("positions", f"up to {report.max_seq_len} (--max-seq-len)"),
         (
             "attention",

@@ -92,7 +92,7 @@ class CompileOptions:
             raise CompileError(
                 "--place and --pass-pipeline exclude each other.",
                 found=f"--place {self.place}",
-                todo="Write assign-placement{place=\"...\"} into the pipeline, before select-attention.",
+                todo='Write assign-placement{place="..."} into the pipeline, before select-attention.',
             )
         if self.place:
             # An unreadable policy is refused before the checkpoint is opened.

@@ -38,9 +38,7 @@ _TOOLS = ("planonce", "torch", "torch-mlir", "transformers", "onnx")
 _CHOICE = re.compile(r"layer (\d+): (?:the )?(\S+?)(?: arm)?(?:[:,;]| because| \() ?(.*?)\)?$", re.DOTALL)
 
 
-def model_facts(
-    checkpoint: Checkpoint, structure: CompiledStructure, *, max_seq_len: int
-) -> ModelFacts:
+def model_facts(checkpoint: Checkpoint, structure: CompiledStructure, *, max_seq_len: int) -> ModelFacts:
     config = checkpoint.config
     architectures = getattr(config, "architectures", None) or [_causal_lm(config.model_type)]
     return ModelFacts(
@@ -54,7 +52,9 @@ def model_facts(
         bos_token_id=checkpoint.generation.bos_token_id,
         eos_token_ids=checkpoint.generation.eos_token_ids,
         weight_formats=tuple(
-            sorted({str(use.encoding.format) for use in structure.program.tensors if use.encoding is not None})
+            sorted(
+                {str(use.encoding.format) for use in structure.program.tensors if use.encoding is not None}
+            )
         ),
     )
 

@@ -36,8 +36,8 @@ class TensorUse:
     """Initializer ``name`` of every stage listed, with its element type and shape.
 
     Its data is the checkpoint's tensor ``weight`` (converted to ``dtype``); or, where ``merged`` names
-    several of them, those one below the other, concatenated along axis 0; or ``constant``. ``encoding``: it is
-    one tensor of that matrix, quantised.
+    several of them, those one below the other, concatenated along axis 0; or ``constant``. ``encoding``:
+    it is one tensor of that matrix, quantised.
     """
 
     name: str

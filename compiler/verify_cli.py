@@ -22,17 +22,24 @@ __all__ = ["verify_command"]
 def verify_command(
     plan: Annotated[Path, typer.Argument(help="plan directory that `planonce compile` wrote")],
     reference: Annotated[
-        str, typer.Option("--reference", help="checkpoint it was made from: directory, .gguf file or package:NAME")
+        str,
+        typer.Option(
+            "--reference", help="checkpoint it was made from: directory, .gguf file or package:NAME"
+        ),
     ],
     text: Annotated[
-        Path | None, typer.Option("--text", help="UTF-8 text to read; default: a chapter of Jane Austen", show_default=False)
+        Path | None,
+        typer.Option(
+            "--text", help="UTF-8 text to read; default: a chapter of Jane Austen", show_default=False
+        ),
     ] = None,
     max_tokens: Annotated[
         int | None, typer.Option(help="stop after so many tokens", min=2, show_default=False)
     ] = None,
     window: Annotated[int, typer.Option(help="tokens that are read in one context", min=2)] = DEFAULT_WINDOW,
     threads: Annotated[
-        int | None, typer.Option(help="threads; default: all that this process may use", min=1, show_default=False)
+        int | None,
+        typer.Option(help="threads; default: all that this process may use", min=1, show_default=False),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print the figures as JSON")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="no progress bars")] = False,

@@ -15,6 +15,7 @@ from .ir.devices import device_of_op
 from .ir.matching import attribute, erase_if_dead, maker, operand_pairs, used_once, uses
 from .ir.op_schema import MAX_VARIADIC, MS_DOMAIN
 from .ir.roles import body_of, function_of
+from .ir.stored_formats import stored_formats
 from .ir.weights import joined_name, weight_of, weight_ref
 from .remarks import Remarks
 
@@ -61,10 +62,16 @@ class MergeLinears:
         """Raises PassError when the module is not one function of one block."""
         body = body_of(function_of(module))
         linears = self._linears(body, remarks)
+        formats = stored_formats(module)
         attended = _attended(body, linears)
         counts: dict[tuple[str, ...], int] = {}
         for group in _groups(linears, attended):
             if len(group) < 2:
+                continue
+            stored = [formats.get(part, "plain values") for linear in group for part in linear.parts]
+            if len(set(stored)) > 1:
+                names = ", ".join(part for linear in group for part in linear.parts)
+                remarks.add(f"{names} stay alone: they are stored as {', '.join(stored)}")
                 continue
             _merge(group)
             kinds = tuple(_kind(linear) for linear in group)

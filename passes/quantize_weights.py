@@ -54,6 +54,9 @@ class QuantizeWeights:
     of the input over blocks times an offset, because the kernel takes no zero point that is not a whole number
     at speed. A block format without an exact form is rounded again, to int8, with a remark.
 
+    Rounding the inputs is what makes the kernel fast, and most of what it costs in agreement is in queries, keys
+    and values, which are a small part of the work: their linears have an accuracy level of their own.
+
     ``scheme=int8`` and ``int4`` round every weight to blocks of ``block``; ``symmetric=false`` keeps each block's
     minimum as well, in the same two terms. The embedding and the head get ``head-bits``: every token passes
     through them, and in 4 bits they cost more agreement than all other weights. Norms, biases, position tables
@@ -68,6 +71,9 @@ class QuantizeWeights:
     symmetric: bool = option(True, "false: keep the minimum of each block, which is closer and slower")
     head_bits: int = option(8, "bits of the embedding and the head for int4: 4 or 8")
     accuracy_level: int = option(4, "of MatMulNBits; 4: inputs are rounded to int8, 0: they are not")
+    attention_accuracy_level: int = option(
+        0, "the same for what queries, keys and values come from, in 4 bits"
+    )
     skip: tuple[str, ...] = option((), "names of weights to leave as they are; * matches anything")
 
     def run(self, module: ir.Module, remarks: Remarks) -> bool:
@@ -76,8 +82,9 @@ class QuantizeWeights:
             raise PassError(
                 "no such block size", found=str(self.block), expected=", ".join(str(each) for each in BLOCKS)
             )
-        if self.accuracy_level not in range(5):
-            raise PassError("no such accuracy level", found=str(self.accuracy_level), expected="0 to 4")
+        for level in (self.accuracy_level, self.attention_accuracy_level):
+            if level not in range(5):
+                raise PassError("no such accuracy level", found=str(level), expected="0 to 4")
         if self.head_bits not in (4, 8):
             raise PassError("no such number of bits", found=str(self.head_bits), expected="4 or 8")
         function = function_of(module)
@@ -159,7 +166,10 @@ class QuantizeWeights:
             if use is _Use.EMBEDDING:
                 made = weight.rows(builder, op.operands[1], result.type)
             else:
-                made = weight.linear(builder, op.operands[0], result.type, self.accuracy_level)
+                # In 8 bits the kernel knows one fast way only.
+                careful = weight.format.bits == 4 and _reaches_attention(op)
+                level = self.attention_accuracy_level if careful else self.accuracy_level
+                made = weight.linear(builder, op.operands[0], result.type, level)
             result.replace_all_uses_with(made)
             op.erase()
 
@@ -215,4 +225,30 @@ def _kind(reader: ir.Operation, position: int, tokens: set[ir.Value]) -> _Use | 
             return None
 
 
+def _reaches_attention(linear: ir.Operation) -> bool:
+    """Whether its result goes into an attention or a KV cache with no other linear in between."""
+    seen: set[ir.Operation] = set()
+    todo = [linear]
+    while todo:
+        for result in todo.pop().results:
+            for use in result.uses:
+                reader = use.owner.operation
+                if reader.name in _ATTENTION:
+                    return True
+                if reader not in seen and reader.name not in _LINEARS:
+                    seen.add(reader)
+                    todo.append(reader)
+    return False
+
+
+_ATTENTION = frozenset(
+    {
+        "plan.attention",
+        "plan.latent_attention",
+        "plan.write_slice",
+        "plan.paged_write",
+        "onnx.ms_group_query_attention",
+    }
+)
+_LINEARS = frozenset({"onnx.ms_fused_mat_mul", "onnx.mat_mul", "onnx.ms_mat_mul_n_bits"})
 _PLAIN_PRODUCT = {"transA": 0, "transBatchA": 0, "transBatchB": 0, "alpha": 1.0}

@@ -16,7 +16,6 @@ from planonce.runtime.errors import CheckpointError
 __all__ = ["BlockCodes", "take_apart"]
 
 
-
 @dataclass(frozen=True, slots=True)
 class BlockCodes:
     """codes: int8 [rows, blocks, block]. scales, offsets: float32 [rows, blocks]."""

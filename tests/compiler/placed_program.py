@@ -17,7 +17,7 @@ from planonce.runtime.ort import OrtProgram, ProgramOptions, Tensor
 from planonce.runtime.step_program import StageProgram, StepProgram
 from planonce.runtime.topology import Topology
 
-__all__ = ["DEVICES", "load", "manifest_of"]
+__all__ = ["DEVICES", "load", "manifest_of", "open_session"]
 
 DEVICES = tuple(DeviceLocation.parse(f"cpu:{i}") for i in range(3))
 

@@ -7,10 +7,11 @@ from pathlib import Path
 import ml_dtypes  # noqa: F401  (gives numpy bfloat16 by name)
 import numpy as np
 
+from planonce.compiler.checkpoint import open_checkpoint
 from planonce.passes.ir.nbits import NBits
 from planonce.runtime import Manifest
 
-__all__ = ["PlanWeights"]
+__all__ = ["PlanWeights", "check_exact"]
 
 
 class PlanWeights:
@@ -40,9 +41,31 @@ class PlanWeights:
         codes = data.reshape(len(data), -1).astype(np.int64)
         if format.bits == 4:
             codes = np.stack([codes % 16, codes // 16], axis=-1).reshape(len(data), -1)
-        values = (codes - 2 ** (format.bits - 1)) * np.repeat(self.form(weight, "scales"), format.block, axis=1).astype(
-            np.float64
-        )
+        values = (codes - 2 ** (format.bits - 1)) * np.repeat(
+            self.form(weight, "scales"), format.block, axis=1
+        ).astype(np.float64)
         if format.offset:
             values += np.repeat(self.form(weight, "offset"), format.block, axis=1)
         return values.astype(np.float32)
+
+
+def check_exact(plan: Path, checkpoint: Path) -> int:
+    """Every quantised weight of the plan against the checkpoint, part by part. Returns how many."""
+    weights, kept = open_checkpoint(checkpoint).weights, PlanWeights(plan)
+    tensors = {name.rpartition("@")[0] for name in kept.stored if "@" in name}
+    count = 0
+    for name in tensors:
+        found, top = kept.dequantised(name), 0
+        first, *others = name.split("+")
+        # merge-linears' name: the first part whole, of the others what differs
+        stem = first.removesuffix(".".join(first.split(".")[-len(others[0].split(".")) :])) if others else ""
+        for part in (first, *(stem + other for other in others)):
+            expected = weights.read(part)
+            block = kept.formats[name].block
+            largest = np.abs(expected).reshape(len(expected), -1, block).max(axis=-1)
+            rows = found[top : top + len(expected)]
+            assert (np.abs(rows - expected) <= np.repeat(np.spacing(largest), block, axis=1)).all(), part
+            top += len(expected)
+            count += 1
+        assert top == len(found)
+    return count

@@ -25,7 +25,9 @@ _REACH = {
 }  # fmt: skip
 
 
-def random_blocks(rng: np.random.Generator, rows: int, k: int, block_type: str, size: float = 0.2) -> np.ndarray:
+def random_blocks(
+    rng: np.random.Generator, rows: int, k: int, block_type: str, size: float = 0.2
+) -> np.ndarray:
     """uint8 [rows, bytes a row]: every code equally likely, values up to about ``size``."""
     elements, nbytes = GGML_QUANT_SIZES[GGMLQuantizationType[block_type.upper()]]
     raw = rng.integers(0, 256, (rows, k // elements, nbytes), dtype=np.uint8)

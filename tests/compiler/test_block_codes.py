@@ -35,7 +35,9 @@ def test_every_exact_form_dequantises_to_what_gguf_py_gives(block_type: str) -> 
     encoded = encode_blocks(take_apart(raw, block_type), format)
     found = decode_rows(encoded, format, 512)
     assert within_one_ulp(found, expected, format.block)
-    assert np.array_equal(found, expected) or block_type in ("q4_k", "q5_k"), "only sums of long terms may round"
+    assert np.array_equal(found, expected) or block_type in ("q4_k", "q5_k"), (
+        "only sums of long terms may round"
+    )
     # negative control: the neighbouring block's scale would not do
     wrong = encoded.__class__(encoded.codes, np.roll(encoded.scales, 1, axis=1), encoded.offset)
     assert not within_one_ulp(decode_rows(wrong, format, 512), expected, format.block)
@@ -67,7 +69,9 @@ def test_a_format_whose_values_are_no_codes_is_refused() -> None:
         take_apart(np.zeros((1, 66), np.uint8), "iq2_xxs")
 
 
-@pytest.mark.parametrize("format", [NBits(8, 32), NBits(8, 32, offset=True), NBits(4, 32, offset=True), NBits(4, 64)])
+@pytest.mark.parametrize(
+    "format", [NBits(8, 32), NBits(8, 32, offset=True), NBits(4, 32, offset=True), NBits(4, 64)]
+)
 def test_rounding_is_to_the_nearest_code(format: NBits) -> None:
     values = RNG.standard_normal((16, 256)).astype(np.float32)
     encoded = round_rows(values, format)

@@ -47,7 +47,7 @@ def test_a_split_plan_decodes_as_the_whole_and_says_where_everything_is(
 
 
 def test_a_placement_by_budget_fits_it(checkpoint: Path, tmp_path: Path) -> None:
-    # Embedding and head are 82 kB each, a layer 135 kB, its KV 256 bytes a position: half fits on each device.
+    # Embedding and head are 82 kB each, a layer 135 kB, its KV 256 bytes a position: half fits on each.
     place = "auto, cpu:0=260kB, cpu:1=260kB, positions=64"
     compile_checkpoint(CompileOptions(str(checkpoint), tmp_path / "plan", place=place, max_seq_len=64))
     plan = Plan.load(tmp_path / "plan", threads=1)

@@ -63,10 +63,14 @@ def test_figures_are_torchs() -> None:
     predicts = [i for i in range(100) if i % 40 != 39]
     following = torch.tensor([tokens[i + 1] for i in predicts])
     for logs, perplexity in ((q, found.perplexity), (p, found.reference_perplexity)):
-        assert perplexity == pytest.approx(torch.nn.functional.nll_loss(logs[predicts], following).exp().item())
+        assert perplexity == pytest.approx(
+            torch.nn.functional.nll_loss(logs[predicts], following).exp().item()
+        )
 
 
-def test_a_plan_agrees_with_its_own_checkpoint_and_not_with_another(plan: Path, gguf: Path, tmp_path: Path) -> None:
+def test_a_plan_agrees_with_its_own_checkpoint_and_not_with_another(
+    plan: Path, gguf: Path, tmp_path: Path
+) -> None:
     found = verify_plan(plan, open_checkpoint(gguf), TEXT, window=32, threads=1)
     assert found.top1_agreement == 1 and found.max_kl < 1e-8
     assert found.perplexity == pytest.approx(found.reference_perplexity, rel=1e-4)
@@ -89,9 +93,7 @@ def test_the_reference_is_the_checkpoints_model(family: str, tmp_path: Path) -> 
 
 def test_the_command_prints_json(plan: Path, gguf: Path, tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text(TEXT, encoding="utf-8")
-    program = (
-        "import sys, typer; from planonce.compiler.verify_cli import verify_command; typer.run(verify_command)"
-    )
+    program = "import sys, typer; from planonce.compiler.verify_cli import verify_command; typer.run(verify_command)"
     command = [sys.executable, "-P", "-c", program, str(plan), "--reference", str(gguf), "--json"]
     more = ["--text", str(tmp_path / "text.txt"), "--threads", "1"]
     done = subprocess.run([*command, *more], capture_output=True, text=True, check=False)

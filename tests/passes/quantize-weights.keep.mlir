@@ -74,3 +74,41 @@ module attributes {plan.stored = {q4_1 = ["q"], q6_k = ["v"], iq2_xxs = ["odd"]}
     return %0, %1, %2 : tensor<?x?x8xf32>, tensor<?x?x8xf32>, tensor<?x?x4xf32>
   }
 }
+
+// -----
+
+// The linears of queries, keys and values read their inputs unrounded, whatever lies between them and the
+// attention; the one behind it, and those in 8 bits, do not.
+// CHECK-LABEL: func.func @attention
+// CHECK: %[[Q:.*]] = "plan.weight"() {form = "data", format = "int4/32", name = "q"}
+// CHECK: "onnx.ms_mat_mul_n_bits"(%arg1, %[[Q]], {{.*}}accuracy_level = 0 : i64
+// CHECK: %[[K:.*]] = "plan.weight"() {form = "data", format = "int8/32", name = "k"}
+// CHECK: "onnx.ms_mat_mul_n_bits"(%arg1, %[[K]], {{.*}}accuracy_level = 4 : i64
+// CHECK: "plan.attention"
+// CHECK: %[[O:.*]] = "plan.weight"() {form = "data", format = "int4/32", name = "o"}
+// CHECK: "onnx.ms_mat_mul_n_bits"(%{{.*}}, %[[O]], {{.*}}accuracy_level = 4 : i64
+module attributes {plan.stored = {q4_0 = ["q", "o"], q8_0 = ["k"]}} {
+  func.func @attention(%at: tensor<?xi64> {plan.name = "at", plan.role = "write_offset", plan.dims = ["b"]},
+                       %x: tensor<?x?x32xf32> {plan.name = "x", plan.role = "kv", plan.dims = ["b", "s", "32"], plan.layer = 0 : i64, plan.which = "key"},
+                       %c: tensor<?x1x?x32xf32> {plan.name = "c", plan.role = "kv", plan.dims = ["b", "1", "c", "32"], plan.layer = 0 : i64, plan.which = "value"})
+      -> (tensor<?x?x32xf32> {plan.name = "r", plan.role = "kv", plan.dims = ["b", "s", "32"], plan.layer = 0 : i64, plan.which = "key"},
+          tensor<?x1x?x32xf32> {plan.name = "w", plan.role = "kv", plan.dims = ["b", "1", "c", "32"], plan.layer = 0 : i64, plan.which = "value"}) {
+    %q = "plan.weight"() {name = "q"} : () -> tensor<32x32xf32>
+    %k = "plan.weight"() {name = "k"} : () -> tensor<32x32xf32>
+    %o = "plan.weight"() {name = "o"} : () -> tensor<32x32xf32>
+    %shape = "onnx.constant"() {value = dense<[0, 1, -1, 32]> : tensor<4xi64>} : () -> tensor<4xi64>
+    %back = "onnx.constant"() {value = dense<[0, -1, 32]> : tensor<3xi64>} : () -> tensor<3xi64>
+    %none = "onnx.no_value"() : () -> none
+    %0 = "onnx.ms_fused_mat_mul"(%x, %q) {transB = 1 : i64} : (tensor<?x?x32xf32>, tensor<32x32xf32>) -> tensor<?x?x32xf32>
+    %1 = "onnx.neg"(%0) : (tensor<?x?x32xf32>) -> tensor<?x?x32xf32>
+    %2 = "onnx.reshape"(%1, %shape) : (tensor<?x?x32xf32>, tensor<4xi64>) -> tensor<?x1x?x32xf32>
+    %3 = "onnx.ms_fused_mat_mul"(%x, %k) {transB = 1 : i64} : (tensor<?x?x32xf32>, tensor<32x32xf32>) -> tensor<?x?x32xf32>
+    %4 = "onnx.reshape"(%3, %shape) : (tensor<?x?x32xf32>, tensor<4xi64>) -> tensor<?x1x?x32xf32>
+    %5 = "plan.write_slice"(%c, %4, %at) {axis = 2 : i64} : (tensor<?x1x?x32xf32>, tensor<?x1x?x32xf32>, tensor<?xi64>) -> tensor<?x1x?x32xf32>
+    %6 = "plan.attention"(%2, %5, %5, %at, %none) {layer = 0 : i64, scale = 1.0 : f32, window = 0 : i64, softcap = 0.0 : f32}
+      : (tensor<?x1x?x32xf32>, tensor<?x1x?x32xf32>, tensor<?x1x?x32xf32>, tensor<?xi64>, none) -> tensor<?x?x1x32xf32>
+    %7 = "onnx.reshape"(%6, %back) : (tensor<?x?x1x32xf32>, tensor<3xi64>) -> tensor<?x?x32xf32>
+    %8 = "onnx.ms_fused_mat_mul"(%7, %o) {transB = 1 : i64} : (tensor<?x?x32xf32>, tensor<32x32xf32>) -> tensor<?x?x32xf32>
+    return %8, %5 : tensor<?x?x32xf32>, tensor<?x1x?x32xf32>
+  }
+}
