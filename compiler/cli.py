@@ -54,8 +54,8 @@ def compile_command(
     dtype: Annotated[
         str | None,
         typer.Option(
-            help="what weights are kept in: keep (the blocks of a GGUF file), float32, int8 or int4; default: keep"
-            " where the checkpoint stores blocks, else float32",
+            help="what weights are kept in: keep (the blocks of a GGUF file), float32, int8 or int4;"
+            " default: keep where the checkpoint stores blocks, else float32",
             show_default=False,
         ),
     ] = None,

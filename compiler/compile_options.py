@@ -35,8 +35,9 @@ class CompileOptions:
     """``checkpoint``: directory, ``.gguf`` file or ``package:NAME``. ``output``: the plan directory.
 
     ``dtype``: what the weights of linears and the embedding are kept in. "keep": the blocks that a GGUF file
-    stores; "int8", "int4": rounded to blocks of ``block_size``, whose minima are kept too unless ``symmetric``; None: keep for a file that has blocks, float32
-    for the rest. Arithmetic between them, and the KV cache, are float32 always.
+    stores; "int8", "int4": rounded to blocks of ``block_size``, whose minima are kept too unless
+    ``symmetric``; None: keep for a file that has blocks, float32 for the rest.
+    Arithmetic between them, and the KV cache, are float32 always.
     ``max_seq_len``: the largest cache the plan may be opened with; None: the model's own, at most 8192.
     ``place``: which device holds which layers; empty: all on cpu:0. ``pass_pipeline`` replaces the default
     one whole, so it excludes ``attention`` and ``place``. ``dump_ir``: a directory for the IR after each
@@ -103,7 +104,7 @@ class CompileOptions:
             raise CompileError(
                 "--dtype and --pass-pipeline exclude each other.",
                 found=f"--dtype {self.dtype}",
-                todo=f"Write quantize-weights{{scheme={self.dtype} block={self.block_size}}} into the pipeline.",
+                todo=f"Write quantize-weights{{scheme={self.dtype} block={self.block_size}}} into it.",
             )
         if self.pass_pipeline is not None and self.attention != "auto":
             raise CompileError(

@@ -19,7 +19,7 @@ _SCALE_FRACTIONS = np.linspace(0.75, 1.0, 6, dtype=np.float32)
 
 @dataclass(frozen=True, slots=True)
 class EncodedRows:
-    """codes: uint8 [rows, blocks, block]. scales, and offset where the format has one: float32 [rows, blocks]."""
+    """codes: uint8 [rows, blocks, block]. scales, and offset if there is one: float32 [rows, blocks]."""
 
     codes: np.ndarray
     scales: np.ndarray

@@ -29,8 +29,8 @@ _ROWS = 32
 class Comparison:
     """Over ``positions``, each fed the text's own tokens before it, in windows that begin afresh.
 
-    ``top1_agreement``: share of positions where both find the same token likeliest. ``mean_kl``, ``max_kl``: of
-    the plan's distribution from the reference's, in nats. Perplexities: of the text's next token.
+    ``top1_agreement``: share of positions where both find the same token likeliest. ``mean_kl``, ``max_kl``:
+    of the plan's distribution from the reference's, in nats. Perplexities: of the text's next token.
     """
 
     positions: int

@@ -50,17 +50,18 @@ class QuantizeWeights:
     format is meant, and the compiler writes it. A tied embedding and head name the same bytes.
 
     ``scheme=keep`` follows the module's ``plan.stored``: a GGUF block format is kept exactly where
-    MatMulNBits has a form for it. A format with minima (``w = d*q + m``) becomes symmetric codes plus the sums
-    of the input over blocks times an offset, because the kernel takes no zero point that is not a whole number
-    at speed. A block format without an exact form is rounded again, to int8, with a remark.
+    MatMulNBits has a form for it. A format with minima (``w = d*q + m``) becomes symmetric codes plus the
+    sums of the input over blocks times an offset, because the kernel takes no zero point that is not a whole
+    number at speed. A block format without an exact form is rounded again, to int8, with a remark.
 
-    Rounding the inputs is what makes the kernel fast, and most of what it costs in agreement is in queries, keys
-    and values, which are a small part of the work: their linears have an accuracy level of their own.
+    Rounding the inputs is what makes the kernel fast. The linears of queries, keys and values are a small
+    part of the work, and what they get wrong stays in the cache: they have an accuracy level of their own.
 
-    ``scheme=int8`` and ``int4`` round every weight to blocks of ``block``; ``symmetric=false`` keeps each block's
-    minimum as well, in the same two terms. The embedding and the head get ``head-bits``: every token passes
-    through them, and in 4 bits they cost more agreement than all other weights. Norms, biases, position tables
-    and weights that are read in any other way stay as they are; what stayed, and why, is a remark.
+    ``scheme=int8`` and ``int4`` round every weight to blocks of ``block``; ``symmetric=false`` keeps each
+    block's minimum as well, in the same two terms. The embedding and the head get ``head-bits``: every token
+    passes through them, and in 4 bits they alone would cost a small model a quarter of its agreement. Norms,
+    biases, position tables and weights that are read in any other way stay as they are; what stayed, and why,
+    is a remark.
     """
 
     name: ClassVar[str] = "quantize-weights"

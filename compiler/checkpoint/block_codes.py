@@ -1,7 +1,7 @@
-"""GGUF blocks taken apart without rounding: whole-number codes, a scale a block, an offset where there is one.
+"""GGUF blocks taken apart without rounding: whole-number codes, a scale and perhaps an offset a block.
 
-``w = scale * code + offset``, codes centred on zero. gguf-py gives values only, so the bits are read here; its
-``dequantise`` is what the tests compare with.
+``w = scale * code + offset``, codes centred on zero. gguf-py gives values only, so the bits are read here;
+its ``dequantize`` is what the tests compare with.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _half(raw: np.ndarray) -> np.ndarray:
 
 
 def _bits(raw: np.ndarray, width: int, run: int) -> np.ndarray:
-    """Fields of ``width`` bits, [n, fields]: in each run of ``run`` bytes first all low fields, then the next."""
+    """Fields of ``width`` bits, [n, fields]: of each ``run`` bytes first all low fields, then the next."""
     shifts = np.arange(0, 8, width, dtype=np.uint8).reshape(1, 1, -1, 1)
     fields = raw.reshape(len(raw), -1, 1, run) >> shifts
     return (fields & np.uint8((1 << width) - 1)).reshape(len(raw), -1)

@@ -118,7 +118,7 @@ class _Portable:
         return self.builder.one("Slice", [cache, start, end, self._ints(_END)], type_)
 
     def _to_groups(self, value: ir.Value, last: int | None) -> ir.Value:
-        """[B, n_heads, S, X] -> [B, n_kv_heads, group*S, X]: the queries of one KV head, one below another."""
+        """[B, n_heads, S, X] -> [B, n_kv_heads, group*S, X]: one KV head's queries, one below another."""
         if self.call.group == 1:
             return value
         target = self._ints(0, self.call.n_kv_heads, -1, 0 if last is None else last)

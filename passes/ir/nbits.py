@@ -1,7 +1,7 @@
 """How a quantised matrix is kept, as the IR says it and the compiler's writer makes it.
 
 A matrix ``[N, K]`` is cut into blocks along K. Each value has a code of ``bits`` bits, each block a scale:
-``w = scale * (code - zero)`` with ``zero`` the middle of the codes, and for formats with an offset ``+ offset``.
+``w = scale * (code - zero)`` with ``zero`` the middle of the codes, plus an offset in formats that have one.
 The layouts are those of ONNX Runtime's MatMulNBits and GatherBlockQuantized. Their zero points are not used:
 whole-number ones cannot say what a block's minimum is, and others take the kernels' slow path.
 """

@@ -15,13 +15,14 @@ __all__ = ["HALVES", "random_blocks", "write_quantised_llama"]
 
 # Where a block has float16 fields: random bytes there would be NaN or huge.
 HALVES = {
-    "q4_0": (0,), "q4_1": (0, 2), "q5_0": (0,), "q5_1": (0, 2), "q8_0": (0,), "q2_k": (80, 82), "q3_k": (108,),
+    "q4_0": (0,), "q4_1": (0, 2), "q5_0": (0,), "q5_1": (0, 2), "q8_0": (0,), "q2_k": (80, 82),
+    "q3_k": (108,),
     "q4_k": (0, 2), "q5_k": (0, 2), "q6_k": (208,), "iq4_nl": (0,), "iq4_xs": (0,), "iq2_xxs": (0,),
 }  # fmt: skip
 # What a block's scale is multiplied with at most, so that weights of every format are of one size.
 _REACH = {
-    "q4_0": 8, "q4_1": 8, "q5_0": 16, "q5_1": 16, "q8_0": 127, "q2_k": 30, "q3_k": 128, "q4_k": 500, "q5_k": 1000,
-    "q6_k": 2000, "iq4_nl": 127, "iq4_xs": 2000, "iq2_xxs": 40,
+    "q4_0": 8, "q4_1": 8, "q5_0": 16, "q5_1": 16, "q8_0": 127, "q2_k": 30, "q3_k": 128, "q4_k": 500,
+    "q5_k": 1000, "q6_k": 2000, "iq4_nl": 127, "iq4_xs": 2000, "iq2_xxs": 40,
 }  # fmt: skip
 
 

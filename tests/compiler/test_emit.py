@@ -19,7 +19,8 @@ from planonce.runtime.manifest import ArgumentRole, CopyEdge
 
 KV = 'plan.dims = ["batch", "2", "capacity", "4"], plan.layer = 0 : i64, plan.role = "kv"'
 SIGNATURE = f"""(
-  %ids: tensor<?x?xi64> {{plan.name = "input_ids", plan.role = "token_ids", plan.dims = ["batch", "sequence"]}},
+  %ids: tensor<?x?xi64>
+    {{plan.name = "input_ids", plan.role = "token_ids", plan.dims = ["batch", "sequence"]}},
   %at: tensor<?xi64> {{plan.name = "write_offset", plan.role = "write_offset", plan.dims = ["batch"]}},
   %pick: tensor<?xi64>
     {{plan.name = "logit_positions", plan.role = "logit_positions", plan.dims = ["logits"]}},
@@ -193,7 +194,8 @@ def test_a_large_constant_is_kept_out_of_the_program() -> None:
     body = BODY.replace(
         '%c = "onnx.clip"',
         f'%big = "onnx.constant"() {{value = dense<[{numbers}]> : tensor<400xf32>}} : () -> tensor<400xf32>\n'
-        '  %sum = "onnx.reduce_sum"(%big, %none) {keepdims = 0 : i64} : (tensor<400xf32>, none) -> tensor<f32>\n'
+        '  %sum = "onnx.reduce_sum"(%big, %none) {keepdims = 0 : i64}'
+        " : (tensor<400xf32>, none) -> tensor<f32>\n"
         '  %l2 = "onnx.add"(%l, %sum) : (tensor<?x?x6xf32>, tensor<f32>) -> tensor<?x?x6xf32>\n'
         '  %c = "onnx.clip"',
     ).replace("(%l, %none", "(%l2, %none")

@@ -1,4 +1,4 @@
-"""SmolLM2-135M as its GGUF file stores it, and rounded: exactness of the repack, and agreement with float32."""
+"""SmolLM2-135M as its GGUF file stores it, and rounded: the repack is exact, answers agree with float32."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def test_the_reference_is_the_checkpoints_model(family: str, tmp_path: Path) -> 
 
 def test_the_command_prints_json(plan: Path, gguf: Path, tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text(TEXT, encoding="utf-8")
-    program = "import sys, typer; from planonce.compiler.verify_cli import verify_command; typer.run(verify_command)"
+    program = "import typer; from planonce.compiler.verify_cli import verify_command as run; typer.run(run)"
     command = [sys.executable, "-P", "-c", program, str(plan), "--reference", str(gguf), "--json"]
     more = ["--text", str(tmp_path / "text.txt"), "--threads", "1"]
     done = subprocess.run([*command, *more], capture_output=True, text=True, check=False)

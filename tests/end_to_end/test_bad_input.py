@@ -37,7 +37,9 @@ from planonce.runtime.errors import (
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_tiny_model("llama", tmp_path_factory.mktemp("tiny") / "model", max_shard_size="100KB").directory
+    return make_tiny_model(
+        "llama", tmp_path_factory.mktemp("tiny") / "model", max_shard_size="100KB"
+    ).directory
 
 
 @pytest.fixture
@@ -65,7 +67,9 @@ def _truncate(directory: Path) -> None:
 def _wrong_shape(directory: Path) -> None:
     tensors = load_file(_shard(directory))
     name = next(n for n, t in tensors.items() if t.ndim == 2)
-    save_file({**tensors, name: np.ascontiguousarray(tensors[name][:-1])}, _shard(directory), {"format": "pt"})
+    save_file(
+        {**tensors, name: np.ascontiguousarray(tensors[name][:-1])}, _shard(directory), {"format": "pt"}
+    )
 
 
 FAULTS: dict[str, tuple[Callable[[Path], object], type[PlanonceError], str]] = {

@@ -23,10 +23,20 @@ def test_the_base_install_runs_a_plan_compiled_elsewhere(tmp_path: Path) -> None
     subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "venv")], check=True)
     python = tmp_path / "venv" / "bin" / "python"
     subprocess.run(
-        [str(python), "-m", "pip", "install", "-q", "-c", str(ROOT / "constraints.txt"), str(ROOT)], check=True
+        [str(python), "-m", "pip", "install", "-q", "-c", str(ROOT / "constraints.txt"), str(ROOT)],
+        check=True,
     )
-    command = [str(python.with_name("planonce")), "run", str(tmp_path / "plan"), "--prompt", "Hello", "--json"]
-    done = subprocess.run([*command, "--greedy", "--max-new-tokens", "8"], capture_output=True, text=True, check=False)
+    command = [
+        str(python.with_name("planonce")),
+        "run",
+        str(tmp_path / "plan"),
+        "--prompt",
+        "Hello",
+        "--json",
+    ]
+    done = subprocess.run(
+        [*command, "--greedy", "--max-new-tokens", "8"], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert len(json.loads(done.stdout)["tokens"]) > 0
     done = subprocess.run(
@@ -37,4 +47,6 @@ def test_the_base_install_runs_a_plan_compiled_elsewhere(tmp_path: Path) -> None
     )
     assert done.returncode == 1 and "planonce[compiler]" in done.stderr
     for module in ("torch", "torch_mlir", "transformers", "onnx"):
-        assert subprocess.run([str(python), "-c", f"import {module}"], capture_output=True, check=False).returncode
+        assert subprocess.run(
+            [str(python), "-c", f"import {module}"], capture_output=True, check=False
+        ).returncode

@@ -60,9 +60,7 @@ def test_greedy_tokens_equal_transformers(
     assert np.abs(logits - expected).max() <= 2e-4
 
 
-def test_gemma3_describes_its_cache_slot_by_slot(
-    checkpoints: dict[str, TinyModel], tmp_path: Path
-) -> None:
+def test_gemma3_describes_its_cache_slot_by_slot(checkpoints: dict[str, TinyModel], tmp_path: Path) -> None:
     plan = compiled(checkpoints["gemma3"], tmp_path / "plan", "auto")
     windows = {slot.layer: slot.window for slot in plan.manifest.kv_slots}
     assert windows == {0: 8, 1: None, 2: 8, 3: None}
