@@ -35,7 +35,7 @@ def compile_checkpoint(options: CompileOptions, progress: Progress | None = None
         # The heavy imports: torch and transformers take seconds, and bad options should not.
         from .checkpoint import open_checkpoint
         from .shape_key import shape_key, weights_dtype
-        from .structure import choose_pipeline, compile_structure, for_scheme
+        from .structure import choose_pipeline, compile_structure, for_scheme, without
 
         pipeline = choose_pipeline(options.pass_pipeline, options.attention, options.place)
         if options.dtype in ROUNDED:
@@ -44,6 +44,9 @@ def compile_checkpoint(options: CompileOptions, progress: Progress | None = None
         _refuse_own_checkpoint(options, checkpoint)
         max_seq_len = choose_max_seq_len(checkpoint.config, options.max_seq_len)
         dtype = choose_dtype(checkpoint.weights, options.dtype)
+        if options.pass_pipeline is None and dtype == "float32" and _ready(checkpoint):
+            # A merged linear would be a second copy of weights that can be used where they lie.
+            pipeline = without(pipeline, "merge-linears")
     _hash(checkpoint, timer)
     structure = compile_structure(
         checkpoint.config,
@@ -178,6 +181,13 @@ class _Job:
             remarks=manifest.remarks,
             self_check=checked,
         )
+
+
+def _ready(checkpoint: Checkpoint) -> bool:
+    """Whether most of the weights, by size, are float32 values that a program can point at."""
+    weights = checkpoint.weights
+    ready = sum(weights[name].nbytes for name in weights if weights.raw_location(name, "float32"))
+    return 2 * ready > sum(weights[name].nbytes for name in weights)
 
 
 def _hash(checkpoint: Checkpoint, timer: PhaseTimer) -> None:

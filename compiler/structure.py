@@ -22,7 +22,7 @@ from .trace import trace
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
-__all__ = ["CompiledStructure", "choose_pipeline", "compile_structure", "for_length", "for_scheme"]
+__all__ = ["CompiledStructure", "choose_pipeline", "compile_structure", "for_length", "for_scheme", "without"]
 
 _PASS_HEADER = re.compile(r"// -+ IR after (\S+) -+")
 
@@ -66,6 +66,11 @@ def for_scheme(pipeline: Pipeline, scheme: str, block_size: int, *, symmetric: b
             for call in pipeline.calls
         )
     )
+
+
+def without(pipeline: Pipeline, name: str) -> Pipeline:
+    """The pipeline with one of its passes left out."""
+    return Pipeline(tuple(call for call in pipeline.calls if call.name != name))
 
 
 def for_length(pipeline: Pipeline, max_seq_len: int) -> Pipeline:

@@ -120,7 +120,7 @@ def _linear(op: ir.Operation, at: int) -> _Linear | None:
         return None
     x, weight = op.operands
     ref, shape = weight_of(weight), shape_of(weight)
-    if ref is None or len(shape) != 2 or shape[0] is None:
+    if ref is None or ref.form or len(shape) != 2 or shape[0] is None:
         return None
     bias, result = _bias(op.results[0], shape[0])
     return _Linear(op, at, x, ref.parts, shape[0], bias, result)

@@ -120,8 +120,17 @@ def _weights(operands: Sequence[ir.Value]) -> dict[str, int]:
         owner = _owner(value)
         if owner is not None and owner.name == "plan.weight":
             size = DTYPES[dtype_of(value)].itemsize * math.prod(n or 1 for n in shape_of(value))
-            found[ir.StringAttr(owner.attributes["name"]).value] = size
+            found[_weight_key(owner)] = size
     return found
+
+
+def _weight_key(op: ir.Operation) -> str:
+    """A name for the bytes: a quantised weight's tensors are several, and rows are data in another shape."""
+    name = ir.StringAttr(op.attributes["name"]).value
+    if "form" not in op.attributes:
+        return name
+    form = ir.StringAttr(op.attributes["form"]).value
+    return f"{name}@{'data' if form == 'rows' else form}"
 
 
 def _producers(value: ir.Value, index: dict[ir.Operation, int]) -> set[int]:

@@ -14,10 +14,14 @@ __all__ = ["WeightRef", "joined_name", "weight_of", "weight_ref"]
 
 @dataclass(frozen=True, slots=True)
 class WeightRef:
-    """``parts``: the checkpoint's tensors, concatenated along axis 0; one for a plain weight."""
+    """``parts``: the checkpoint's tensors, concatenated along axis 0; one for a plain weight.
+
+    ``form``: which tensor of a quantised weight it is (see nbits.py); empty for the values themselves.
+    """
 
     name: str
     parts: tuple[str, ...]
+    form: str = ""
 
     @property
     def merged(self) -> bool:
@@ -28,7 +32,8 @@ def weight_ref(op: ir.Operation) -> WeightRef:
     """What a plan.weight refers to."""
     name = ir.StringAttr(op.attributes["name"]).value
     parts = attribute(op, "parts")
-    return WeightRef(name, tuple(str(part) for part in parts) if isinstance(parts, list) else (name,))
+    names = tuple(str(part) for part in parts) if isinstance(parts, list) else (name,)
+    return WeightRef(name, names, str(attribute(op, "form", "")))
 
 
 def weight_of(value: ir.Value) -> WeightRef | None:

@@ -10,9 +10,12 @@ from tiny_models import TinyModel, make_tiny_model
 
 from planonce.compiler.compile import compile_checkpoint
 from planonce.compiler.compile_options import CompileOptions
+from planonce.compiler.import_torch import import_program
+from planonce.compiler.structure import choose_pipeline, for_length
+from planonce.compiler.trace import trace
 from planonce.passes.driver import run_pipeline
-from planonce.passes.ir.context import make_context, parse_module, print_module
-from planonce.passes.pipeline import DEFAULT_PIPELINE
+from planonce.passes.ir.context import make_context, print_module
+from planonce.passes.ir.roles import body_of, function_of
 from planonce.runtime import Plan, process_counters
 from planonce.runtime.errors import CapacityExceeded
 
@@ -74,15 +77,16 @@ def test_from_the_second_token_on_nothing_is_made(plan: Plan) -> None:
     assert process_counters() == made
 
 
-def test_the_whole_pipeline_run_twice_equals_once(plan: Plan) -> None:
-    """The final IR as the plan keeps it has lost its large constants; the pipeline reads none of them."""
-    text = (plan.directory / "plan.mlir").read_text(encoding="utf-8")
-    module = parse_module(text, make_context())
-    nodes = len(list(module.body.operations[0].regions[0].blocks[0].operations))
-    report = run_pipeline(module, DEFAULT_PIPELINE, check_changed=True)
-    assert not report.changed
-    assert print_module(module) == text
-    assert len(list(module.body.operations[0].regions[0].blocks[0].operations)) == nodes
+@pytest.mark.parametrize("arm", ["fused", "portable"])
+def test_the_whole_pipeline_run_twice_equals_once(arm: str, model: TinyModel) -> None:
+    module = import_program(trace(model.config, max_seq_len=64), make_context())
+    pipeline = for_length(choose_pipeline(None, arm), 64)
+    assert run_pipeline(module, pipeline, check_changed=True).changed
+    once = print_module(module, elide_large=False)
+    nodes = len(list(body_of(function_of(module)).operations))
+    assert not run_pipeline(module, pipeline, check_changed=True).changed
+    assert print_module(module, elide_large=False) == once
+    assert len(list(body_of(function_of(module)).operations)) == nodes
 
 
 def test_past_capacity_is_refused_and_the_cache_lives_on(plan: Plan) -> None:
