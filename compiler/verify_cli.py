@@ -44,7 +44,7 @@ def verify_command(
     as_json: Annotated[bool, typer.Option("--json", help="print the figures as JSON")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", help="no progress bars")] = False,
 ) -> None:
-    """Compare a plan's answers with transformers in float32 on a checkpoint."""
+    """Measure what a plan's rounding costs."""
     from .checkpoint import open_checkpoint
 
     read = _read(text or DEFAULT_TEXT)

@@ -26,7 +26,7 @@ _SUMMARIES = {
     "compile": "Compile a checkpoint into a plan directory.",
     "opt": "Run passes on MLIR text and print the result.",
     "passes": "List the passes, what each does, and its options.",
-    "verify": "Compare a plan's answers with transformers in float32 on a checkpoint.",
+    "verify": "Measure what a plan's rounding costs.",
     "bench": "Measure a plan: interleaved rounds, medians with spread.",
 }
 
