@@ -156,19 +156,23 @@ class _Conversion:
         if op.name in ("torch.symbolic_int", "torch.bind_symbolic_shape"):
             return
         arguments = [self.mapped.get(operand, _REFUSED) for operand in op.operands]
-        if any(_holds_refused(argument) for argument in arguments):
-            self._map_results(low, op, [_REFUSED] * len(op.results))
-            return
         name = op.name
         scalar = _SCALARS.get(name)
+        if any(_holds_refused(argument) for argument in arguments):
+            # It cannot be written, but whether it has a row is known: the list is of all that lack one.
+            name = _called(op)
+            if scalar is None and self.table.find(name) is None:
+                self._refuse(low, op, name)
+            else:
+                self._map_results(low, op, [_REFUSED] * len(op.results))
+            return
         if scalar is not None:
             try:
                 self._map_results(low, op, scalar(low, op, arguments))
             except NotLowered as reason:
                 self._refuse(low, op, f"{name}: {reason}")
             return
-        if name == "torch.operator":
-            name = ir.StringAttr(op.attributes["name"]).value
+        name = _called(op)
         lower = self.table.find(name)
         if lower is None:
             self._refuse(low, op, name)
@@ -191,6 +195,11 @@ class _Conversion:
     def _refuse(self, low: Lowering, op: ir.Operation, reason: str) -> None:
         self.refused.setdefault(reason, []).append(_model_line(op.location))
         self._map_results(low, op, [_REFUSED] * len(op.results))
+
+
+def _called(op: ir.Operation) -> str:
+    """The traced operation's name, which for a custom one is an attribute."""
+    return op.name if op.name != "torch.operator" else ir.StringAttr(op.attributes["name"]).value
 
 
 def _model_line(location: ir.Location) -> str:

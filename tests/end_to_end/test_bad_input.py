@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import resource
 import shutil
 import signal
@@ -18,10 +19,15 @@ import pytest
 from command_line import planonce
 from safetensors.numpy import load_file, save_file
 from tiny_models import make_tiny_model
+from traced_models import extra_config
 
 from planonce.compiler import package
 from planonce.compiler.compile import compile_checkpoint
 from planonce.compiler.compile_options import CompileOptions
+from planonce.compiler.structure import compile_structure
+from planonce.passes import convert_torch_to_onnx
+from planonce.passes.lowerings import lowering_table
+from planonce.passes.lowerings.table import LoweringTable
 from planonce.runtime import Plan
 from planonce.runtime.errors import (
     CheckpointError,
@@ -99,17 +105,28 @@ def test_max_seq_len_out_of_range(length: int, original: Path, tmp_path: Path) -
     assert not list(tmp_path.iterdir())
 
 
-def test_every_op_without_a_lowering_is_listed_with_its_line(tmp_path: Path) -> None:
-    from traced_models import extra_config
-    from transformers import AutoModelForCausalLM
+@pytest.mark.parametrize("family", ["deepseek_v3", "qwen3_moe"])
+def test_an_op_without_a_lowering_is_named_with_its_line_in_the_model(family: str) -> None:
+    with pytest.raises(UnsupportedOp, match=rf"planonce.experts \(x\d\) at \S*modeling_{family}.py:\d+"):
+        compile_structure(extra_config(family), max_seq_len=64)
 
-    from planonce.compiler.structure import compile_structure
 
-    config = extra_config("deepseek_v3")
-    del AutoModelForCausalLM
-    with pytest.raises((UnsupportedOp, UnsupportedModel)) as caught:
-        compile_structure(config, max_seq_len=64)
-    assert "modeling_deepseek" in str(caught.value) or "planonce" in str(caught.value)
+def test_every_op_without_a_lowering_is_listed(
+    original: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    missing = ("torch.aten.linear", "torch.aten.rsqrt", "torch.aten.silu")
+    table = LoweringTable("some families")
+    for name, lower in lowering_table().items():
+        if name not in missing:
+            table.add(name, lower)
+    monkeypatch.setattr(convert_torch_to_onnx, "lowering_table", lambda: table)
+    with pytest.raises(UnsupportedOp) as caught:
+        compile_checkpoint(CompileOptions(str(original), tmp_path / "plan"))
+    for name in missing:
+        assert re.search(rf"{name} \(x\d+\) at \S*modeling_llama.py:\d+", str(caught.value)), str(
+            caught.value
+        )
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_pipeline_that_cannot_make_a_plan_is_refused(original: Path, tmp_path: Path) -> None:
