@@ -19,7 +19,7 @@ from .ir.tensors import DTYPES
 from .lowerings import lowering_table
 from .lowerings.sizes import Size, sizes_from_map
 from .lowerings.state import Lowering
-from .lowerings.table import Call, LoweringTable, NotLowered
+from .lowerings.table import Call, LoweringTable, NotLowered, as_list
 from .remarks import Remarks
 
 __all__ = ["ConvertTorchToOnnx"]
@@ -186,7 +186,7 @@ class _Conversion:
             return
         if len(op.results) == 1 and str(op.results[0].type).startswith("!torch.list"):
             results = [results]
-        self._map_results(low, op, results if isinstance(results, list) else [results])
+        self._map_results(low, op, as_list(results))
 
     def _map_results(self, low: Lowering, op: ir.Operation, values: list[Any]) -> None:
         for result, value in zip(op.results, values, strict=True):
@@ -210,7 +210,9 @@ def _model_line(location: ir.Location) -> str:
 
 
 def _holds_refused(argument: Any) -> bool:
-    return argument is _REFUSED or (isinstance(argument, list) and any(each is _REFUSED for each in argument))
+    return argument is _REFUSED or (
+        isinstance(argument, list) and any(each is _REFUSED for each in as_list(argument))
+    )
 
 
 def _builtin_type(type_: ir.Type) -> ir.Type:
@@ -243,7 +245,7 @@ def _constant(convert: Callable[[ir.Attribute], Any]) -> _Scalar:
 
 def _size(low: Lowering, op: ir.Operation, arguments: list[Any]) -> list[Any]:
     value, axis = arguments
-    return [_folded(low.sizes(value)[axis])]
+    return [_folded(low.sizes(value)[int(axis)])]
 
 
 def _folded(size: Size) -> int | Size:

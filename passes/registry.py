@@ -162,7 +162,7 @@ def _type_name(hint: Any) -> str:
         return "list"
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
         return " | ".join(str(member.value) for member in hint)
-    return str(getattr(hint, "__name__", hint))
+    return str(getattr(hint, "__name__", hint))  # pyright: ignore
 
 
 def _format(value: Any) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from torch_mlir import ir
@@ -98,13 +98,13 @@ def _all(attribute: ir.Attribute, item: type) -> bool:
 
 def _integer(value: Any) -> int:
     if isinstance(value, bool | np.bool_ | int | np.integer):
-        return int(value)
+        return int(cast("int", value))
     raise TypeError
 
 
 def _real(value: Any) -> float:
     if isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool):
-        return float(value)
+        return float(cast("float", value))
     raise TypeError
 
 

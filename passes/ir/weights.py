@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 from torch_mlir import ir
 
@@ -32,7 +33,7 @@ def weight_ref(op: ir.Operation) -> WeightRef:
     """What a plan.weight refers to."""
     name = ir.StringAttr(op.attributes["name"]).value
     parts = attribute(op, "parts")
-    names = tuple(str(part) for part in parts) if isinstance(parts, list) else (name,)
+    names = tuple(map(str, cast("list[object]", parts))) if isinstance(parts, list) else (name,)
     return WeightRef(name, names, str(attribute(op, "form", "")))
 
 

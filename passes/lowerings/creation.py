@@ -44,7 +44,7 @@ def _filled(low: Lowering, sizes: Sequence[Size], value: Any, type_: ir.Type) ->
     dtype = dtype_of(type_)
     constants = [size.constant for size in sizes]
     if isinstance(value, int | float) and all(size is not None for size in constants):
-        return low.builder.constant(np.full(constants, value, dtype=DTYPES[dtype]))  # pyright: ignore[reportCallIssue, reportArgumentType]
+        return low.builder.constant(np.full(constants, value, dtype=DTYPES[dtype]))  # pyright: ignore
     result = low.one("Expand", [low.operand(value, dtype), low.shape_value(sizes)], type_)
     low.set_sizes(result, sizes)
     return result

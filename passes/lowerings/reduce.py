@@ -11,7 +11,7 @@ from ..ir.builder import dtype_of, rank_of, shape_of, tensor_type
 from ..ir.tensors import DTYPES
 from .shape import axis_of
 from .state import Lowering
-from .table import Call, LowerFunction, LoweringTable, NotLowered
+from .table import Call, LowerFunction, LoweringTable, NotLowered, as_list
 
 __all__ = ["TABLE"]
 
@@ -21,7 +21,7 @@ TABLE = LoweringTable("reduce")
 def _reduce(low: Lowering, op_type: str, value: ir.Value, axes: Any, keep: bool, type_: ir.Type) -> ir.Value:
     chosen = None
     if axes is not None:
-        listed = axes if isinstance(axes, list) else [axes]
+        listed = as_list(axes)
         chosen = low.ints([axis_of(axis, rank_of(value)) for axis in listed]) if listed else None
     source = low.cast(value, dtype_of(type_))
     return low.one(op_type, [source, chosen], type_, {"keepdims": int(keep)})
@@ -115,7 +115,11 @@ def _native_layer_norm(
 def _rms_norm(low: Lowering, call: Call) -> ir.Value:
     value, normalized, weight, epsilon = call.args
     dtype = dtype_of(call.type)
-    scale = weight if weight is not None else low.builder.constant(np.ones(normalized, DTYPES[dtype]))
+    scale = (
+        weight
+        if weight is not None
+        else low.builder.constant(np.ones(list(map(int, normalized)), DTYPES[dtype]))
+    )
     epsilon = float(np.finfo(DTYPES[dtype]).eps) if epsilon is None else epsilon
     return low.one(
         "RMSNormalization", [value, scale], call.type, {"axis": -len(normalized), "epsilon": epsilon}

@@ -11,7 +11,7 @@ from ..ir.builder import dtype_of, rank_of, shape_of, tensor_type
 from ..ir.op_schema import MAX_VARIADIC
 from .sizes import Size, product
 from .state import Lowering
-from .table import Call, LoweringTable, NotLowered
+from .table import Call, LoweringTable, NotLowered, as_list
 
 __all__ = ["TABLE", "as_size", "axis_of"]
 
@@ -101,8 +101,7 @@ def _unsqueeze(low: Lowering, call: Call) -> ir.Value:
 @TABLE.row("torch.aten.squeeze.dim", "torch.aten.squeeze.dims", "torch.prims.squeeze")
 def _squeeze(low: Lowering, call: Call) -> ir.Value:
     value, axes = call.args
-    axes = axes if isinstance(axes, list) else [axes]
-    drop = [axis_of(axis, rank_of(value)) for axis in axes]
+    drop = [axis_of(axis, rank_of(value)) for axis in as_list(axes)]
     drop = [axis for axis in drop if shape_of(value)[axis] == 1]
     return low.one("Squeeze", [value, low.ints(drop)], call.type) if drop else value
 

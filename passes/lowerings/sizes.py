@@ -103,7 +103,7 @@ def sizes_from_map(shape: ir.AffineMap, symbols: list[str], fresh: str) -> tuple
             case ir.AffineConstantExpr():
                 return Size.of(int(expression.value))
             case ir.AffineSymbolExpr():
-                return Size.of(symbols[expression.position])
+                return Size.of(symbols[int(expression.position)])
             case ir.AffineAddExpr() | ir.AffineMulExpr():
                 left, right = read(expression.lhs), read(expression.rhs)
                 if left is None or right is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from torch_mlir import ir
 
@@ -13,7 +13,7 @@ from planonce.runtime.errors import PassError
 if TYPE_CHECKING:
     from .state import Lowering
 
-__all__ = ["Call", "LowerFunction", "LoweringTable", "NotLowered"]
+__all__ = ["Call", "LowerFunction", "LoweringTable", "NotLowered", "as_list"]
 
 
 class NotLowered(Exception):
@@ -33,6 +33,11 @@ class Call:
     @property
     def type(self) -> ir.Type:
         return self.result_types[0]
+
+
+def as_list(value: Any) -> list[Any]:
+    """A list as it is, anything else as a list of one."""
+    return cast("list[Any]", value) if isinstance(value, list) else [value]
 
 
 LowerFunction = Callable[["Lowering", Call], Any]
