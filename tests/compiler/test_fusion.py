@@ -12,15 +12,15 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 from ir_interpreter import Interpreter
+from stepwise import check_prefill_and_decode, check_rows_at_different_offsets, poisoned_kv
 from tiny_models import FAMILIES
 from torch_mlir import ir
-from traced_models import MAX_SEQ_LEN, MORE_FAMILIES, converted, eager_logits, tiny_weights, traced
+from traced_models import MAX_SEQ_LEN, MORE_FAMILIES, converted, tiny_weights, traced
 
 from planonce.passes.driver import run_pipeline
 from planonce.passes.ir.context import make_context, parse_module, print_module
 from planonce.passes.ir.roles import body_of, function_of
 
-CAPACITY = 48
 FUSE = (
     f"tabulate-positions{{max-seq-len={MAX_SEQ_LEN}}},fuse-rms-norm,fuse-activation,fuse-rope,"
     "move-logit-gather,merge-linears,canonicalize,cse"
@@ -58,14 +58,6 @@ def fused(family: str, arm: str) -> ir.Module:
     return module
 
 
-def _kv(family: str, batch: int) -> list[np.ndarray]:
-    """Poisoned: what is not written must never be read."""
-    return [
-        np.full((batch, slot.heads, CAPACITY, slot.head_dim), np.nan, np.float32)
-        for slot in traced(family).kv_slots
-    ]
-
-
 def _ops(module: ir.Module) -> list[ir.Operation]:
     return [view.operation for view in body_of(function_of(module)).operations]
 
@@ -78,34 +70,13 @@ CASES = [
 
 @pytest.mark.parametrize(("family", "arm"), CASES)
 def test_fused_prefill_and_decode_equal_transformers(family: str, arm: str) -> None:
-    tokens = np.random.default_rng(0).integers(0, 250, (1, 40))
-    expected = eager_logits(family, tokens)
-    step = Interpreter(fused(family, arm), tiny_weights(family))
-    kv, offset = _kv(family, 1), 0
-    for length in [13, 1, 1, 7, 1, 1, 15, 1]:
-        fed = tokens[:, offset : offset + length]
-        logits, *kv = step([fed, np.array([offset]), np.arange(length), *kv])
-        assert np.abs(logits - expected[:, offset : offset + length]).max() <= 1e-5
-        offset += length
+    check_prefill_and_decode(Interpreter(fused(family, arm), tiny_weights(family)), family)
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma3", "gptj"])
 def test_rows_at_different_offsets_and_chosen_positions_equal_single_rows(family: str) -> None:
     """The portable arm takes any batch; logit_positions are chosen before the last layer's tail."""
-    rng = np.random.default_rng(1)
-    tokens, starts = rng.integers(0, 250, (3, 20)), [2, 9, 13]
-    step = Interpreter(fused(family, "portable"), tiny_weights(family))
-    batch = _kv(family, 3)
-    for row, start in enumerate(starts):
-        fed = tokens[row : row + 1, :start]
-        _, *single = step([fed, np.array([0]), np.array([0]), *_kv(family, 1)])
-        for whole, part in zip(batch, single, strict=True):
-            whole[row] = part[0]
-    fed = np.stack([tokens[row, start : start + 3] for row, start in enumerate(starts)])
-    logits, *_ = step([fed, np.array(starts), np.array([2, 1]), *batch])
-    for row, start in enumerate(starts):
-        expected = eager_logits(family, tokens[row : row + 1, : start + 3])[0, [start + 2, start + 1]]
-        assert np.abs(logits[row] - expected).max() <= 1e-5
+    check_rows_at_different_offsets(Interpreter(fused(family, "portable"), tiny_weights(family)), family)
 
 
 @pytest.mark.parametrize("family", SHAPES)
@@ -155,7 +126,7 @@ def test_order_of_merged_parts_and_the_table_are_live() -> None:
     tokens = np.random.default_rng(0).integers(0, 250, (1, 24))
     text = print_module(fused("llama", ""), elide_large=False)
     weights = tiny_weights("llama")
-    feeds = [tokens, np.array([3]), np.arange(24), *(np.zeros_like(kv) for kv in _kv("llama", 1))]
+    feeds = [tokens, np.array([3]), np.arange(24), *(np.zeros_like(kv) for kv in poisoned_kv("llama", 1))]
     right = Interpreter(fused("llama", ""), weights)(feeds)[0]
     gate, up = '"model.layers.0.mlp.gate_proj.weight", ', '"model.layers.0.mlp.up_proj.weight"'
     swapped = text.replace(f"[{gate}{up}]", f"[{up}, {gate.removesuffix(', ')}]")

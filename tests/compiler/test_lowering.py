@@ -14,11 +14,12 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent))
 from ir_interpreter import Interpreter
+from stepwise import check_prefill_and_decode, check_rows_at_different_offsets, poisoned_kv
 from tiny_models import FAMILIES
 from torch.export import Dim
 from torch_mlir import ir
 from torch_mlir.extras.fx_importer import FxImporter
-from traced_models import CONVERT, converted, eager_logits, tiny_weights, traced
+from traced_models import CONVERT, converted, tiny_weights, traced
 
 from planonce.compiler.import_torch import drop_assertions, import_program
 from planonce.passes.driver import run_pipeline
@@ -28,56 +29,23 @@ from planonce.passes.lowerings import lowering_table
 from planonce.passes.lowerings.table import LoweringTable
 from planonce.runtime.errors import PassError, UnsupportedOp
 
-CAPACITY = 48
-
-
-def _empty_kv(family: str, batch: int) -> list[np.ndarray]:
-    """Poisoned: what is not written must never be read."""
-    return [
-        np.full((batch, slot.heads, CAPACITY, slot.head_dim), np.nan, np.float32)
-        for slot in traced(family).kv_slots
-    ]
-
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_prefill_and_decode_equal_transformers(family: str) -> None:
-    tokens = np.random.default_rng(0).integers(0, 250, (1, 40))
-    expected = eager_logits(family, tokens)
-    assert np.abs(expected).max() > 1
-    step = Interpreter(converted(family), tiny_weights(family))
-    kv, offset = _empty_kv(family, 1), 0
-    for length in [13, 1, 1, 7, 1, 1, 15, 1]:
-        fed = tokens[:, offset : offset + length]
-        logits, *kv = step([fed, np.array([offset]), np.arange(length), *kv])
-        assert np.abs(logits - expected[:, offset : offset + length]).max() <= 1e-5
-        offset += length
+    check_prefill_and_decode(Interpreter(converted(family), tiny_weights(family)), family)
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma3", "gpt2"])
 def test_rows_at_different_offsets_equal_single_rows(family: str) -> None:
     """And logit_positions chooses: here the last two of each step, in the other order."""
-    rng = np.random.default_rng(1)
-    tokens, starts = rng.integers(0, 250, (3, 20)), [2, 9, 13]
-    step = Interpreter(converted(family), tiny_weights(family))
-    batch = _empty_kv(family, 3)
-    for row, start in enumerate(starts):
-        _, *single = step(
-            [tokens[row : row + 1, :start], np.array([0]), np.array([0]), *_empty_kv(family, 1)]
-        )
-        for whole, part in zip(batch, single, strict=True):
-            whole[row] = part[0]
-    fed = np.stack([tokens[row, start : start + 3] for row, start in enumerate(starts)])
-    logits, *_ = step([fed, np.array(starts), np.array([2, 1]), *batch])
-    for row, start in enumerate(starts):
-        expected = eager_logits(family, tokens[row : row + 1, : start + 3])[0, [start + 2, start + 1]]
-        assert np.abs(logits[row] - expected).max() <= 1e-5
+    check_rows_at_different_offsets(Interpreter(converted(family), tiny_weights(family)), family)
 
 
 def test_window_and_scale_are_live() -> None:
     """Negative control: another window or scale in the IR moves the logits far past the tolerance."""
     tokens = np.random.default_rng(0).integers(0, 250, (1, 24))
     text = print_module(converted("mistral"), elide_large=False)
-    weights, kv = tiny_weights("mistral"), _empty_kv("mistral", 1)
+    weights, kv = tiny_weights("mistral"), poisoned_kv("mistral", 1)
     feeds = [tokens, np.array([0]), np.arange(24), *kv]
     right = Interpreter(converted("mistral"), weights)(feeds)[0]
     for old, new in (("window = 8", "window = 9"), ("scale = 2.500000e-01", "scale = 2.000000e-01")):

