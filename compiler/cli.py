@@ -54,8 +54,16 @@ def compile_command(
     dtype: Annotated[
         str | None,
         typer.Option(
-            help="what weights are kept in: keep (the blocks of a GGUF file), float32, int8 or int4;"
-            " default: keep where the checkpoint stores blocks, else float32",
+            help="what weights are kept in: keep (the blocks of a GGUF file), float32, float16, bfloat16, int8"
+            " or int4; default: keep where the checkpoint stores blocks, else as --arithmetic",
+            show_default=False,
+        ),
+    ] = None,
+    arithmetic: Annotated[
+        str | None,
+        typer.Option(
+            help="what is computed in, and what the KV cache holds: float32, float16 or bfloat16 (CUDA only);"
+            " default: as --dtype where that is one of them, else float32",
             show_default=False,
         ),
     ] = None,
@@ -101,6 +109,9 @@ def compile_command(
     no_self_check: Annotated[
         bool, typer.Option("--no-self-check", help="do not load the plan and decode two tokens at the end")
     ] = False,
+    no_packed: Annotated[
+        bool, typer.Option("--no-packed", help="do not also make the program for machines like this one")
+    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="print a report as JSON instead of a summary")
     ] = False,
@@ -111,6 +122,7 @@ def compile_command(
         checkpoint=checkpoint,
         output=output,
         dtype=dtype,
+        arithmetic=arithmetic,
         block_size=block_size,
         symmetric=symmetric,
         max_seq_len=max_seq_len,
@@ -121,6 +133,7 @@ def compile_command(
         weights=weights,
         force=force,
         self_check=not no_self_check,
+        packed=not no_packed,
     )
     errors = Console(stderr=True)
     with _terminated_cleanly():
@@ -212,11 +225,13 @@ def _print_summary(console: Console, report: CompileReport) -> None:
     if report.referenced_bytes:
         weights.append(f"{_size(report.referenced_bytes)} left in the checkpoint")
     kept = f" ({', '.join(report.weight_formats)})" if report.weight_formats else ""
+    computed = "" if report.dtype == report.arithmetic else f", computed in {report.arithmetic}"
     rows = [
         ("plan", f"{report.path}  ({_size(report.plan_bytes)})"),
         (
             "model",
-            f"{report.architecture}, {report.n_layers} layers, {report.dtype}{kept}, {report.n_nodes} nodes",
+            f"{report.architecture}, {report.n_layers} layers, {report.dtype}{kept}{computed},"
+            f" {report.n_nodes} nodes",
         ),
         ("positions", f"up to {report.max_seq_len} (--max-seq-len)"),
         (

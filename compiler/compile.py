@@ -3,24 +3,35 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from planonce.runtime.errors import OutputError
+from planonce.runtime.errors import OutputError, UnsupportedPlan
 from planonce.runtime.manifest import MANIFEST_NAME, Manifest
 
-from .compile_options import ROUNDED, CompileOptions, CompileReport, choose_dtype, choose_max_seq_len
+from .compile_options import (
+    ROUNDED,
+    CompileOptions,
+    CompileReport,
+    choose_arithmetic,
+    choose_dtype,
+    choose_max_seq_len,
+    refuse_without_kernels,
+)
 from .memory import peak_rss
 from .package import PlanDirectory, check_target, open_plan_directory, require_free_space
+from .packed_program import PACKED_PROGRAM, UnknownLayout, pack_weights
+from .plan_file import PlanFile
 from .progress import PhaseTimer, Progress, SilentProgress
 from .weights_writer import WEIGHTS_FILE, Placement, WeightMode, place, write_tensors
 
 if TYPE_CHECKING:
     from .checkpoint import Checkpoint
+    from .emit import EmittedProgram
     from .structure import CompiledStructure
 
-__all__ = ["compile_checkpoint"]
+__all__ = ["compile_checkpoint", "refuse_paged"]
 
 
 def compile_checkpoint(options: CompileOptions, progress: Progress | None = None) -> CompileReport:
@@ -43,8 +54,9 @@ def compile_checkpoint(options: CompileOptions, progress: Progress | None = None
         checkpoint = open_checkpoint(options.checkpoint)
         _refuse_own_checkpoint(options, checkpoint)
         max_seq_len = choose_max_seq_len(checkpoint.config, options.max_seq_len)
-        dtype = choose_dtype(checkpoint.weights, options.dtype)
-        if options.pass_pipeline is None and dtype == "float32" and _ready(checkpoint):
+        arithmetic = choose_arithmetic(options.dtype, options.arithmetic)
+        dtype = choose_dtype(checkpoint.weights, options.dtype, arithmetic)
+        if options.pass_pipeline is None and dtype == arithmetic and _ready(checkpoint, dtype):
             # A merged linear would be a second copy of weights that can be used where they lie.
             pipeline = without(pipeline, "merge-linears")
     _hash(checkpoint, timer)
@@ -52,18 +64,21 @@ def compile_checkpoint(options: CompileOptions, progress: Progress | None = None
         checkpoint.config,
         max_seq_len=max_seq_len,
         pipeline=pipeline,
+        arithmetic=arithmetic,
         stored=checkpoint.weights.block_formats() if dtype == "keep" else {},
         dump_ir=options.dump_ir,
         example_cached_len=options.example_cached_len,
         timer=timer,
     )
+    refuse_paged(structure.program)
+    refuse_without_kernels(arithmetic, (stage.stage.device for stage in structure.program.stages))
     key = shape_key(
         str(checkpoint.config.model_type),
         checkpoint.config.to_dict(),
         weight_identity=checkpoint.identity,
-        dtype=weights_dtype(structure.program.tensors),
+        dtype=weights_dtype(structure.program.tensors, arithmetic),
     )
-    job = _Job(options, checkpoint, structure, max_seq_len, dtype, key, timer)
+    job = _Job(options, checkpoint, structure, max_seq_len, dtype, arithmetic, key, timer)
     return job.write()
 
 
@@ -76,6 +91,7 @@ class _Job:
     structure: CompiledStructure
     max_seq_len: int
     dtype: str
+    arithmetic: str
     shape_key: str
     timer: PhaseTimer
 
@@ -86,10 +102,10 @@ class _Job:
             require_free_space(plan.path, placement.written_bytes)
             for stage in self.structure.program.stages:
                 plan.write(stage.stage.program, stage.serialize(placement.locations))
-            self._write_weights(plan, placement)
+            why_not = self._write_weights(plan, placement)
             plan.write("plan.mlir", self.structure.final_ir.encode())
             self._write_tokenizer(plan)
-            manifest = self._manifest(plan, placement)
+            manifest = self._manifest(plan, placement, why_not)
             plan.write(MANIFEST_NAME, manifest.to_json().encode())
             checked: dict[str, float] = {}
             if self.options.self_check:
@@ -100,19 +116,26 @@ class _Job:
         return self._report(manifest, placement, checked)
 
     def _place(self) -> Placement:
+        program, packed = self.structure.program, self.structure.packed
         uses: dict[str, list[int]] = {}
-        for index, stage in enumerate(self.structure.program.stages):
+        for index, stage in enumerate(program.stages):
             for use in stage.tensors:
                 uses.setdefault(use.name, []).append(index)
+        tensors = {use.name: use for use in program.tensors}
+        # What only the packed program names lies where the portable one's tensors do.
+        for use in () if packed is None else packed.tensors:
+            tensors.setdefault(use.name, use)
+            uses.setdefault(use.name, [0])
         return place(
             uses,
-            self.structure.program.tensors,
+            tuple(tensors.values()),
             self.checkpoint.weights,
             self.options.weights,
             file_name=self.checkpoint.relative_name,
         )
 
-    def _write_weights(self, plan: PlanDirectory, placement: Placement) -> None:
+    def _write_weights(self, plan: PlanDirectory, placement: Placement) -> str:
+        """Returns why there is no packed program, if one was wanted."""
         digests = {self.checkpoint.file_paths[record.path]: record.sha256 for record in self.checkpoint.files}
         total = placement.written_bytes + placement.linked_bytes
         with self.timer.phase("weights", total, "bytes") as progress:
@@ -122,6 +145,20 @@ class _Job:
             if placement.written:
                 with plan.create(WEIGHTS_FILE) as file:
                     write_tensors(placement, self.checkpoint.weights, file, progress)
+                    return self._write_packed(plan, placement, file)
+        return ""
+
+    def _write_packed(self, plan: PlanDirectory, placement: Placement, weights: PlanFile) -> str:
+        packed = self.structure.packed
+        if packed is None or not self.options.packed:
+            return ""
+        try:
+            found = pack_weights(packed, placement.locations, weights)
+        except UnknownLayout as error:
+            return str(error)
+        entries = {name: each.external_data for name, each in found.items()}
+        plan.write(PACKED_PROGRAM, packed.serialize(placement.locations, entries))
+        return ""
 
     def _write_tokenizer(self, plan: PlanDirectory) -> None:
         tokenizer, generation = self.checkpoint.tokenizer, self.checkpoint.generation
@@ -140,7 +177,7 @@ class _Job:
         text = json.dumps(document, indent=1, ensure_ascii=False, sort_keys=True) + "\n"
         plan.write("generation_config.json", text.encode())
 
-    def _manifest(self, plan: PlanDirectory, placement: Placement) -> Manifest:
+    def _manifest(self, plan: PlanDirectory, placement: Placement, why_not: str) -> Manifest:
         from .manifest_writer import build_manifest, checkpoint_reference, model_facts, plain_remarks
 
         model = model_facts(self.checkpoint, self.structure, max_seq_len=self.max_seq_len)
@@ -149,7 +186,7 @@ class _Job:
             placement.references,
             by_reference=self.options.weights is WeightMode.REFERENCE and bool(placement.references),
         )
-        return build_manifest(
+        manifest = build_manifest(
             self.structure,
             model,
             shape_key=self.shape_key,
@@ -158,6 +195,19 @@ class _Job:
             checkpoint=reference,
             remarks=[*self.checkpoint.remarks, *plain_remarks(self.structure.report.remarks)],
         )
+        if PACKED_PROGRAM in {record.path for record in plan.files}:
+            from .packed_check import check_packed
+
+            with self.timer.phase("packed program"):
+                packed, why_not = check_packed(plan.path, PACKED_PROGRAM, manifest)
+            if packed is not None:
+                return replace(manifest, packed=packed)
+            plan.remove(PACKED_PROGRAM)
+            manifest = replace(manifest, files=plan.files)
+        if why_not:
+            remark = f"packed program: left out, {why_not}"
+            manifest = replace(manifest, remarks=(*manifest.remarks, remark))
+        return manifest
 
     def _report(self, manifest: Manifest, placement: Placement, checked: dict[str, float]) -> CompileReport:
         manifest_bytes = (self.options.output / MANIFEST_NAME).stat().st_size
@@ -167,6 +217,7 @@ class _Job:
             architecture=manifest.model.architecture,
             n_layers=manifest.model.n_layers,
             dtype=self.dtype,
+            arithmetic=self.arithmetic,
             max_seq_len=self.max_seq_len,
             shape_key=manifest.shape_key,
             seconds=dict(self.timer.seconds),
@@ -183,10 +234,21 @@ class _Job:
         )
 
 
-def _ready(checkpoint: Checkpoint) -> bool:
-    """Whether most of the weights, by size, are float32 values that a program can point at."""
+def refuse_paged(program: EmittedProgram) -> None:
+    """Raises UnsupportedPlan for a program over block pools: a plan that nothing can run is not written."""
+    if program.is_paged:
+        raise UnsupportedPlan(
+            "The runtime does not execute paged plans yet, so none is written.",
+            found="select-attention{arm=paged} in the pipeline",
+            expected="KV slots, which the fused and the portable arm use",
+            todo="Compile with another arm; `planonce opt` shows the paged program.",
+        )
+
+
+def _ready(checkpoint: Checkpoint, dtype: str) -> bool:
+    """Whether most of the weights, by size, are ``dtype`` values that a program can point at."""
     weights = checkpoint.weights
-    ready = sum(weights[name].nbytes for name in weights if weights.raw_location(name, "float32"))
+    ready = sum(weights[name].nbytes for name in weights if weights.raw_location(name, dtype))
     return 2 * ready > sum(weights[name].nbytes for name in weights)
 
 

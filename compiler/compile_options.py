@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from planonce.runtime.errors import CompileError
+from planonce.runtime.errors import CompileError, UnsupportedPlan
 from planonce.runtime.manifest import AttentionChoice
 
 from .weights_writer import WeightMode
@@ -18,13 +19,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ATTENTION", "DEFAULT_BLOCK_SIZE", "DEFAULT_MAX_SEQ_LEN", "ROUNDED", "CompileOptions", "CompileReport",
-    "choose_dtype", "choose_max_seq_len",
+    "choose_arithmetic", "choose_dtype", "choose_max_seq_len", "refuse_without_kernels",
 ]  # fmt: skip
 
 # A model's own maximum may be 131072: more positions than most callers will ever allocate a cache for.
 DEFAULT_MAX_SEQ_LEN = 8192
 ATTENTION = ("auto", "fused", "portable")
-DTYPES = ("keep", "float32", "int8", "int4")
+ARITHMETIC = ("float32", "float16", "bfloat16")
+DTYPES = ("keep", *ARITHMETIC, "int8", "int4")
 ROUNDED = ("int8", "int4")
 DEFAULT_BLOCK_SIZE = 32
 BLOCK_SIZES = (16, 32, 64, 128, 256)
@@ -36,17 +38,20 @@ class CompileOptions:
 
     ``dtype``: what the weights of linears and the embedding are kept in. "keep": the blocks that a GGUF file
     stores; "int8", "int4": rounded to blocks of ``block_size``, whose minima are kept too unless
-    ``symmetric``; None: keep for a file that has blocks, float32 for the rest.
-    Arithmetic between them, and the KV cache, are float32 always.
+    ``symmetric``; None: keep for a file that has blocks, the arithmetic's dtype for the rest.
+    ``arithmetic``: what values between operations and the KV cache are, and the weights that are in no
+    blocks; None: the same as ``dtype`` where that is a float dtype, else float32.
     ``max_seq_len``: the largest cache the plan may be opened with; None: the model's own, at most 8192.
     ``place``: which device holds which layers; empty: all on cpu:0. ``pass_pipeline`` replaces the default
     one whole, so it excludes ``attention`` and ``place``. ``dump_ir``: a directory for the IR after each
-    pass. ``example_cached_len`` shapes the trace's example and must change nothing.
+    pass. ``packed``: also make the program for machines like this one, where there is something to gain
+    (packed_program.py). ``example_cached_len`` shapes the trace's example and must change nothing.
     """
 
     checkpoint: str
     output: Path
     dtype: str | None = None
+    arithmetic: str | None = None
     block_size: int = DEFAULT_BLOCK_SIZE
     symmetric: bool = True
     max_seq_len: int | None = None
@@ -57,6 +62,7 @@ class CompileOptions:
     weights: WeightMode = WeightMode.EMBED
     force: bool = False
     self_check: bool = True
+    packed: bool = True
     example_cached_len: int = 8
 
     def check(self) -> None:
@@ -73,8 +79,9 @@ class CompileOptions:
                 found=self.dtype,
                 expected=", ".join(DTYPES),
                 where="--dtype",
-                todo="Checkpoints in bfloat16 or float16 are converted to float32 as they are compiled.",
+                todo="Checkpoints in another dtype are converted as they are compiled.",
             )
+        self._check_arithmetic()
         if self.block_size not in BLOCK_SIZES:
             raise CompileError(
                 "There are no blocks of this size.",
@@ -113,12 +120,31 @@ class CompileOptions:
                 todo=f"Write select-attention{{arm={self.attention}}} into the pipeline.",
             )
 
+    def _check_arithmetic(self) -> None:
+        if self.arithmetic is not None and self.arithmetic not in ARITHMETIC:
+            raise CompileError(
+                "There is no arithmetic in this dtype.",
+                found=self.arithmetic,
+                expected=", ".join(ARITHMETIC),
+                where="--arithmetic",
+            )
+        if self.dtype in ARITHMETIC and self.arithmetic not in (None, self.dtype):
+            # A product has one dtype: another for its weights would be a conversion at every token.
+            raise CompileError(
+                "Weights that are in no blocks have the dtype of the arithmetic.",
+                found=f"--dtype {self.dtype} --arithmetic {self.arithmetic}",
+                expected="one dtype for both, or --dtype keep, int8 or int4",
+                todo=f"Leave out --dtype, or --arithmetic for {self.dtype}.",
+            )
+        if not self.place and self.pass_pipeline is None:
+            refuse_without_kernels(choose_arithmetic(self.dtype, self.arithmetic), ["cpu:0"])
+
 
 @dataclass(frozen=True, slots=True)
 class CompileReport:
     """A finished compile. ``seconds`` by phase in order; sizes and ``peak_rss`` in bytes.
 
-    ``dtype``: as asked for or chosen; ``weight_formats``: the quantised formats in the plan.
+    ``dtype``, ``arithmetic``: as asked for or chosen; ``weight_formats``: the quantised formats in the plan.
     ``written_bytes``: weights laid out anew; ``linked_bytes``: checkpoint files that the plan shares or
     holds a copy of; ``referenced_bytes``: weights that stay with the checkpoint.
     """
@@ -128,6 +154,7 @@ class CompileReport:
     architecture: str
     n_layers: int
     dtype: str
+    arithmetic: str
     max_seq_len: int
     shape_key: str
     seconds: dict[str, float]
@@ -167,8 +194,30 @@ def choose_max_seq_len(config: PretrainedConfig, wanted: int | None) -> int:
     return wanted
 
 
-def choose_dtype(weights: WeightIndex, wanted: str | None) -> str:
-    """``wanted``, or "keep" for a checkpoint that stores weights in blocks and "float32" for any other."""
+def choose_arithmetic(dtype: str | None, wanted: str | None) -> str:
+    """``wanted``, or the weights' own dtype where they are to be floats, else float32."""
     if wanted is not None:
         return wanted
-    return "keep" if any(entry.block_type is not None for entry in weights.values()) else "float32"
+    return dtype if dtype in ARITHMETIC else "float32"
+
+
+def choose_dtype(weights: WeightIndex, wanted: str | None, arithmetic: str) -> str:
+    """``wanted``, or "keep" for a checkpoint that stores weights in blocks and ``arithmetic`` for any other."""
+    if wanted is not None:
+        return wanted
+    return "keep" if any(entry.block_type is not None for entry in weights.values()) else arithmetic
+
+
+def refuse_without_kernels(arithmetic: str, devices: Iterable[str]) -> None:
+    """Raises UnsupportedPlan for bfloat16 on a CPU: ONNX Runtime has hardly a kernel for it there.
+
+    For float16 it has some, and converts to float32 and back around the operators that lack one.
+    """
+    on_cpu = sorted({device for device in devices if device.startswith("cpu:")})
+    if arithmetic == "bfloat16" and on_cpu:
+        raise UnsupportedPlan(
+            "ONNX Runtime cannot compute in bfloat16 on a CPU.",
+            found=f"bfloat16 on {', '.join(on_cpu)}",
+            expected="bfloat16 on CUDA devices only; float32 or float16 on a CPU",
+            todo="Place everything on a CUDA device (--place cuda:0), or compile in float32 or float16.",
+        )

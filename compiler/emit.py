@@ -13,7 +13,7 @@ from onnx import ModelProto, NodeProto, helper
 from torch_mlir import ir
 
 from planonce.passes.ir.onnx_schemas import OPSET
-from planonce.passes.ir.roles import ArgumentInfo, ResultInfo, Role, arguments, results
+from planonce.passes.ir.roles import KV_ROLES, ArgumentInfo, ResultInfo, Role, arguments, results
 from planonce.runtime.errors import CompileError
 from planonce.runtime.manifest import Argument, ArgumentRole, CopyEdge, KvSlotSpec, Stage
 
@@ -45,25 +45,42 @@ class EmittedStage:
     model: ModelProto
     tensors: tuple[TensorUse, ...]
 
-    def serialize(self, locations: Mapping[str, Location]) -> bytes:
-        """The ``.onnx`` file's bytes, its large initializers pointing to ``locations``."""
+    def serialize(
+        self,
+        locations: Mapping[str, Location],
+        entries: Mapping[str, tuple[str, str]] | None = None,
+    ) -> bytes:
+        """The ``.onnx`` file's bytes, its large initializers pointing to ``locations``. ``entries``: one more
+        (key, value) of an initializer's external data."""
         model = ModelProto()
         model.CopyFrom(self.model)
         for use in self.tensors:
             at = locations[use.name]
             tensor = external_tensor(use.name, use.dtype, use.shape, at.file, at.offset, at.nbytes)
+            if entries is not None and use.name in entries:
+                key, value = entries[use.name]
+                tensor.external_data.add(key=key, value=value)
             model.graph.initializer.append(tensor)
         return model.SerializeToString(deterministic=True)
 
 
 @dataclass(frozen=True, slots=True)
 class EmittedProgram:
-    """Stages in running order, the copies between them, the KV slots, and every tensor once."""
+    """Stages in running order, the copies between them, the KV slots, and every tensor once.
+
+    A paged program has no slot: its pools and block table are arguments like others, see ``is_paged``.
+    """
 
     stages: tuple[EmittedStage, ...]
     copies: tuple[CopyEdge, ...]
     kv_slots: tuple[KvSlotSpec, ...]
     tensors: tuple[TensorUse, ...]
+
+    @property
+    def is_paged(self) -> bool:
+        """Whether the KV is in pools of blocks."""
+        arguments = [argument for stage in self.stages for argument in stage.stage.inputs]
+        return any(argument.role is ArgumentRole.KV_POOL for argument in arguments)
 
 
 def emit(module: ir.Module, *, windows: Mapping[int, int] | None = None) -> EmittedProgram:
@@ -292,6 +309,8 @@ _ROLES = {
     Role.ATTENDED_LEN: ArgumentRole.ATTENDED_LEN,
     Role.LOGIT_POSITIONS: ArgumentRole.LOGIT_POSITIONS,
     Role.KV: ArgumentRole.KV,
+    Role.KV_POOL: ArgumentRole.KV_POOL,
+    Role.BLOCK_TABLE: ArgumentRole.BLOCK_TABLE,
     Role.LOGITS: ArgumentRole.LOGITS,
 }
 
@@ -309,7 +328,8 @@ def _from_step_inputs(graph: Graph, arguments: Sequence[ArgumentInfo]) -> list[b
                 alone = alone and (use is None or use.weight is None)
             elif not graph.is_absent(value):
                 is_argument = isinstance(value.owner, ir.Block)
-                alone = alone and is_argument and arguments[graph.argument_index(value)].role is not Role.KV
+                alone = alone and is_argument
+                alone = alone and arguments[graph.argument_index(value)].role not in KV_ROLES
         found.append(alone)
     return found
 

@@ -80,7 +80,7 @@ class _Follow:
             if not isinstance(value.type, ir.RankedTensorType):
                 continue
             found = first
-            if kind == "GroupQueryAttention" and i in (1, 2):
+            if kind in ("GroupQueryAttention", "PagedAttention") and i in (1, 2):
                 found = self.of(op.operands[2 + i])
             self.dims[value] = _typed(value, found)
 

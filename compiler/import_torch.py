@@ -28,6 +28,7 @@ _ASSERTIONS = {
     "aten::sym_constrain_range_for_size",
 }
 
+_FLOATS = {torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
 _STEP_ROLES = {"input_ids": "token_ids", "write_offset": "write_offset", "logit_positions": "logit_positions"}
 
 
@@ -60,7 +61,9 @@ def _literal(gni: GraphNodeImporter, name: str, value: torch.Tensor, info: Input
             expected=f"at most {MAX_LITERAL_ELEMENTS} elements",
             todo="this architecture cannot be compiled yet",
         )
-    array = value.detach().contiguous().numpy()
+    value = value.detach().contiguous()
+    # numpy has no bfloat16; MLIR takes its bits.
+    array = (value.view(torch.uint16) if value.dtype is torch.bfloat16 else value).numpy()
     dense = ir.DenseElementsAttr.get(
         array, type=_element_type(value.dtype), shape=list(value.shape) if array.ndim else []
     )
@@ -73,7 +76,7 @@ def _element_type(dtype: torch.dtype) -> ir.Type:
     if dtype is torch.bool:
         return ir.IntegerType.get_signless(1)
     if dtype.is_floating_point:
-        return ir.Type.parse({torch.float32: "f32", torch.float64: "f64"}[dtype])
+        return ir.Type.parse(_FLOATS[dtype])
     return ir.IntegerType.get_signed(dtype.itemsize * 8)
 
 

@@ -32,8 +32,6 @@ __all__ = [
 
 # Opset 24's Attention changed its causal rule without a new number; this is the first release that we tested.
 MINIMUM_ONNXRUNTIME = "1.31.0"
-# What values between operations are; bfloat16 and float16 have no kernels on the CPU.
-ARITHMETIC = "float32"
 _TOOLS = ("planonce", "torch", "torch-mlir", "transformers", "onnx")
 _CHOICE = re.compile(r"layer (\d+): (?:the )?(\S+?)(?: arm)?(?:[:,;]| because| \() ?(.*?)\)?$", re.DOTALL)
 
@@ -48,7 +46,7 @@ def model_facts(checkpoint: Checkpoint, structure: CompiledStructure, *, max_seq
         vocab_size=structure.vocab_size,
         hidden_size=int(config.hidden_size),
         max_seq_len=max_seq_len,
-        dtype=ARITHMETIC,
+        dtype=structure.arithmetic,
         bos_token_id=checkpoint.generation.bos_token_id,
         eos_token_ids=checkpoint.generation.eos_token_ids,
         weight_formats=tuple(

@@ -100,6 +100,11 @@ class PlanDirectory:
         with self.create(name) as file:
             file.write(data)
 
+    def remove(self, name: str) -> None:
+        """A file that is not to be part of the plan after all."""
+        (self.path / name).unlink()
+        del self._records[name]
+
     def adopt(self, source: Path, name: str, *, sha256: str | None = None, on_copy_of: int = 0) -> bool:
         """Make ``source`` a file of the plan: hard-linked, or copied where a link is impossible.
 

@@ -28,7 +28,7 @@ class EncodedRows:
     def tensor(self, form: WeightForm, bits: int) -> np.ndarray:
         """One of the tensors that a plan stores, in the layout that MatMulNBits reads."""
         match form:
-            case WeightForm.DATA:
+            case WeightForm.DATA | WeightForm.FOLDED:
                 return _packed(self.codes, bits)
             case WeightForm.ROWS:
                 return _packed(self.codes.reshape(len(self.codes), -1), bits)

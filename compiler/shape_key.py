@@ -61,11 +61,11 @@ def shape_key(family: str, config: Mapping[str, Any], *, weight_identity: str, d
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def weights_dtype(tensors: Iterable[TensorUse]) -> str:
-    """What the weights are kept in, where it changes their values: "float32" where none is quantised, else
-    each quantised weight's format. Merging weights changes nothing."""
+def weights_dtype(tensors: Iterable[TensorUse], arithmetic: str) -> str:
+    """What the weights are kept in, where it changes their values: ``arithmetic`` where none is quantised, and
+    after it each quantised weight's format. Merging weights changes nothing."""
     found = {f"{part}: {use.encoding.format}" for use in tensors if use.encoding for part in use.parts}
-    return "\n".join(["float32", *sorted(found)])
+    return "\n".join([arithmetic, *sorted(found)])
 
 
 def _plain(value: object) -> object:

@@ -8,14 +8,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import torch
+
 from planonce.passes.driver import PipelineReport, run_pipeline
 from planonce.passes.ir.context import make_context, print_module
 from planonce.passes.ir.stored_formats import set_stored_formats
 from planonce.passes.pipeline import DEFAULT_PIPELINE, PassCall, Pipeline
 from planonce.runtime.errors import OutputError
 
-from .emit import EmittedProgram, emit
+from .emit import EmittedProgram, EmittedStage, emit
 from .import_torch import import_program
+from .packed_program import emit_packed
 from .progress import PhaseTimer, SilentProgress
 from .trace import trace
 
@@ -29,13 +32,18 @@ _PASS_HEADER = re.compile(r"// -+ IR after (\S+) -+")
 
 @dataclass(frozen=True, slots=True)
 class CompiledStructure:
-    """Programs without weights. ``final_ir``: text for people, long constants abbreviated."""
+    """Programs without weights. ``final_ir``: text for people, long constants abbreviated.
+
+    ``packed``: the same step for machines like this one (packed_program.py), where that is of use.
+    """
 
     program: EmittedProgram
     report: PipelineReport
     final_ir: str
     family: str
     vocab_size: int
+    arithmetic: str
+    packed: EmittedStage | None = None
 
 
 def choose_pipeline(text: str | None, attention: str, place: str = "") -> Pipeline:
@@ -88,6 +96,7 @@ def compile_structure(
     *,
     max_seq_len: int,
     pipeline: Pipeline | None = None,
+    arithmetic: str = "float32",
     stored: Mapping[str, str] | None = None,
     dump_ir: Path | None = None,
     example_cached_len: int = 8,
@@ -95,6 +104,7 @@ def compile_structure(
 ) -> CompiledStructure:
     """Compile ``config``'s model without its weights.
 
+    ``arithmetic``: float32, float16 or bfloat16, which the model computes and keeps its KV in.
     ``stored``: block formats of the checkpoint that the plan is to keep, by weight name.
     Raises UnsupportedModel, UnsupportedOp, PassError, CompileError, and OutputError for ``dump_ir``.
     """
@@ -103,7 +113,12 @@ def compile_structure(
     pipeline.passes()  # an unknown pass is refused now, not after the trace
     dump = None if dump_ir is None else _IrDump(dump_ir)
     with timer.phase("trace"):
-        traced = trace(config, max_seq_len=max_seq_len, example_cached_len=example_cached_len)
+        traced = trace(
+            config,
+            max_seq_len=max_seq_len,
+            dtype=getattr(torch, arithmetic),
+            example_cached_len=example_cached_len,
+        )
     windows = {slot.layer: slot.window for slot in traced.kv_slots}
     family, vocab_size = traced.family, traced.vocab_size
     with timer.phase("import"):
@@ -122,7 +137,8 @@ def compile_structure(
     with timer.phase("emit"):
         program = emit(module, windows=windows)
         final_ir = print_module(module)
-    return CompiledStructure(program, report, final_ir, family, vocab_size)
+        packed = emit_packed(module, program)
+    return CompiledStructure(program, report, final_ir, family, vocab_size, arithmetic, packed)
 
 
 class _IrDump:

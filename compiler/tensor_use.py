@@ -23,7 +23,8 @@ class Encoding:
     @property
     def bytes_of(self) -> tuple[NBits, WeightForm]:
         """Equal for the encodings whose bytes are the same: data by rows is data in another shape."""
-        return self.format, WeightForm.DATA if self.form is WeightForm.ROWS else self.form
+        same = self.form in (WeightForm.ROWS, WeightForm.FOLDED)
+        return self.format, WeightForm.DATA if same else self.form
 
     def shape(self, weight: tuple[int, ...]) -> tuple[int, ...]:
         """The tensor's shape when the checkpoint's has the shape ``weight``."""

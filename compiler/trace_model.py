@@ -72,8 +72,13 @@ def parameters_on_meta() -> Iterator[None]:
         nn.Module.register_parameter = original
 
 
-def build_meta_model(config: PretrainedConfig, max_seq_len: int, untied: Collection[str] = ()) -> MetaModel:
-    """Instantiate the model of `config` in float32 with no parameter storage; `untied` parameters are tensors
+def build_meta_model(
+    config: PretrainedConfig,
+    max_seq_len: int,
+    untied: Collection[str] = (),
+    dtype: torch.dtype = torch.float32,
+) -> MetaModel:
+    """Instantiate the model of `config` in `dtype` with no parameter storage; `untied` parameters are tensors
     of their own whatever the config says.
 
     Raises UnsupportedModel when the architecture is not a causal language model of transformers, when its
@@ -87,7 +92,7 @@ def build_meta_model(config: PretrainedConfig, max_seq_len: int, untied: Collect
         try:
             model = AutoModelForCausalLM.from_config(
                 config,
-                dtype=torch.float32,
+                dtype=dtype,
                 attn_implementation=IMPLEMENTATION,
                 experts_implementation=IMPLEMENTATION,
             )

@@ -19,6 +19,7 @@ import numpy as np
 from planonce.runtime.errors import CheckpointError
 from planonce.runtime.manifest import StoredTensor, WeightReference
 
+from .checkpoint.stored import convert_dtype
 from .encoded_weights import BlockSource, EncodedWeights
 from .plan_file import PlanFile
 from .progress import Progress
@@ -112,7 +113,7 @@ def place(
     end = 0
     for use in tensors:
         raw = usable.get(use.name)
-        shared = None if use.encoding is None else (use.parts, use.encoding.bytes_of)
+        shared = None if use.encoding is None else (use.parts, use.encoding.bytes_of, use.dtype)
         if shared in same:
             # A tied embedding and head read one copy, each in its own shape.
             locations[use.name] = same[shared]
@@ -179,7 +180,8 @@ def _slices(use: TensorUse, weights: WeightSource, encoded: EncodedWeights) -> I
     if use.constant is not None:
         yield use.constant
     if use.encoding is not None:
-        yield from encoded.chunks(use.parts, use.encoding.format, use.encoding.form)
+        for array in encoded.chunks(use.parts, use.encoding.format, use.encoding.form):
+            yield convert_dtype(array, use.dtype)
         return
     for part in use.parts:
         yield from weights.chunks(part, use.dtype)

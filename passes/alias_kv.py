@@ -9,7 +9,7 @@ from torch_mlir import ir
 
 from .base import fail
 from .ir.kv_writes import kv_write_of
-from .ir.roles import ResultInfo, Role, arguments, body_of, function_of, results, set_results
+from .ir.roles import KV_ROLES, ResultInfo, arguments, body_of, function_of, results, set_results
 from .remarks import Remarks
 
 __all__ = ["AliasKv"]
@@ -31,12 +31,14 @@ class AliasKv:
         function = function_of(module)
         body = body_of(function)
         returned = list(body.operations)[-1].operation
-        slots = {(a.layer, a.which): i for i, a in enumerate(arguments(function)) if a.role is Role.KV}
+        slots = {
+            (a.role, a.layer, a.which): i for i, a in enumerate(arguments(function)) if a.role in KV_ROLES
+        }
         before = results(function)
         after: list[ResultInfo] = []
         for position, info in enumerate(before):
-            if info.role is Role.KV:
-                slot = slots.get((info.layer, info.which))
+            if info.role in KV_ROLES:
+                slot = slots.get((info.role, info.layer, info.which))
                 if slot is None:
                     raise fail(returned, f"returns {info.name}, which no argument is the old value of")
                 _check_in_place(body.arguments[slot], returned, position, info)
@@ -45,7 +47,8 @@ class AliasKv:
         if after == before:
             return False
         set_results(function, after)
-        remarks.add(f"{sum(info.role is Role.KV for info in after)} KV results share their argument's buffer")
+        count = sum(info.role in KV_ROLES for info in after)
+        remarks.add(f"{count} KV results share their argument's buffer")
         return True
 
 

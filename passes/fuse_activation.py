@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
 from torch_mlir import ir
 
 from .ir.builder import OnnxBuilder
@@ -14,6 +15,7 @@ from .ir.devices import device_of_op
 from .ir.matching import erase_if_dead, maker, operand_pairs, scalar, used_once
 from .ir.op_schema import MS_DOMAIN
 from .ir.roles import body_of, function_of
+from .ir.tensors import constant_array
 from .remarks import Remarks
 
 __all__ = ["FuseActivation"]
@@ -33,7 +35,8 @@ class _Activation:
 @dataclass(frozen=True, slots=True)
 class FuseActivation:
     """x * sigmoid(a * x) becomes QuickGelu with that alpha (alpha 1 is SiLU); the two forms of GELU, with
-    tanh and with erf, become Gelu. Constants must be those of the formulas to single precision."""
+    tanh and with erf, become Gelu. Constants must be those of the formulas to single precision, or in a
+    16-bit program the nearest that its dtype has."""
 
     name: ClassVar[str] = "fuse-activation"
     summary: ClassVar[str] = "SiLU and GELU written out become one operation"
@@ -113,8 +116,13 @@ def _gelu_core(op: ir.Operation) -> tuple[ir.Operation, ir.Value] | str | None:
     return None
 
 
-def _close(value: float | None, wanted: float) -> bool:
-    return value is not None and math.isclose(value, wanted, rel_tol=1e-6)
+def _is_number(value: ir.Value, wanted: float) -> bool:
+    """Whether ``value`` is a constant of one element: ``wanted``, as near as its dtype comes."""
+    array = constant_array(value)
+    if array is None or array.size != 1:
+        return False
+    nearest = float(np.asarray(wanted).astype(array.dtype))
+    return math.isclose(float(array.reshape(-1)[0]), nearest, rel_tol=1e-6)
 
 
 def _tanh(op: ir.Operation) -> _Activation | str | None:
@@ -126,7 +134,7 @@ def _tanh(op: ir.Operation) -> _Activation | str | None:
     if scaled is None or not used_once(op.operands[0]):
         return "its argument is not sqrt(2 / pi) * (x + 0.044715 * x ** 3)"
     for inner, number in operand_pairs(scaled):
-        if _close(scalar(number), math.sqrt(2 / math.pi)) and used_once(inner) and _is_cubic(inner, x):
+        if _is_number(number, math.sqrt(2 / math.pi)) and used_once(inner) and _is_cubic(inner, x):
             return _Activation(x, last, "Gelu", "", {"approximate": "tanh"})
     return "its argument is not sqrt(2 / pi) * (x + 0.044715 * x ** 3)"
 
@@ -140,7 +148,7 @@ def _is_cubic(value: ir.Value, x: ir.Value) -> bool:
         term = maker(cubic, "onnx.mul")
         if left == x and term is not None and used_once(cubic):
             for cube, number in operand_pairs(term):
-                if _close(scalar(number), 0.044715) and used_once(cube) and _is_cube(cube, x):
+                if _is_number(number, 0.044715) and used_once(cube) and _is_cube(cube, x):
                     return True
     return False
 
@@ -166,10 +174,8 @@ def _erf(op: ir.Operation) -> _Activation | str | None:
     last, x = core
     argument = maker(op.operands[0], "onnx.mul", "onnx.div")
     if argument is not None and used_once(op.operands[0]):
-        factor = scalar(argument.operands[1])
-        if argument.name == "onnx.div":
-            factor = None if factor is None else 1 / factor
-        if argument.operands[0] == x and _close(factor, math.sqrt(0.5)):
+        wanted = math.sqrt(2) if argument.name == "onnx.div" else math.sqrt(0.5)
+        if argument.operands[0] == x and _is_number(argument.operands[1], wanted):
             return _Activation(x, last, "Gelu", "", {"approximate": "none"})
     return "its argument is not x / sqrt(2)"
 

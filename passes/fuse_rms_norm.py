@@ -31,8 +31,9 @@ class FuseRmsNorm:
     """x / sqrt(mean(x * x) + epsilon) * weight over the last axis becomes SimplifiedLayerNormalization.
 
     ``weight`` is any value of the last axis' size: a weight as it is, or the 1 + weight of Gemma, which
-    ONNX Runtime folds when it loads. Half-precision models that widen, normalise and narrow again before
-    they apply the weight are matched too: the operation computes in float32 inside. A transpose ahead of
+    ONNX Runtime folds when it loads. 16-bit models that widen, normalise and narrow again before they apply
+    the weight become one 16-bit operation, which computes in float32 inside; where the weight is applied
+    before they narrow (Gemma), the operation is a float32 one between their two casts. A transpose ahead of
     it that leaves the last axis alone moves behind it, to where the attention arms expect it.
     """
 
@@ -71,6 +72,10 @@ def _square_of(mean: ir.Operation) -> ir.Value | None:
 
 @dataclass(frozen=True, slots=True)
 class _Norm:
+    """``squared``: what the mean of squares is taken of; ``x``: what the operation takes, the same or the
+    16-bit value that was widened to it."""
+
+    squared: ir.Value
     x: ir.Value
     scale: ir.Value
     epsilon: float
@@ -105,21 +110,39 @@ class _Norm:
         builder = OnnxBuilder(self.last.location, ir.InsertionPoint(self.last), device_of_op(self.last) or "")
         result = self.last.results[0]
         attributes = {"axis": -1, "epsilon": self.epsilon, "stash_type": 1}
-        transpose = maker(self.x, "onnx.transpose")
-        if transpose is not None and _keeps_last(transpose) and self._alone(transpose):
-            source = transpose.operands[0]
-            type_ = tensor_type(shape_of(source), dtype_of(result))
-            normed = builder.one("SimplifiedLayerNormalization", [source, self.scale], type_, attributes)
-            made = builder.one("Transpose", [normed], result.type, {"perm": permutation(transpose)})
-        else:
+        widened = maker(self.x, "onnx.cast")
+        transpose = self._transpose_ahead(self.x if widened is None else widened.operands[0])
+        if transpose is None:
             made = builder.one("SimplifiedLayerNormalization", [self.x, self.scale], result.type, attributes)
+        else:
+            source = transpose.operands[0]
+            if widened is not None:
+                source = _cast_like(builder, source, widened)
+            type_ = tensor_type(shape_of(source), dtype_of(result))
+            made = builder.one("SimplifiedLayerNormalization", [source, self.scale], type_, attributes)
+            narrowed = uses(result)[0][0] if widened is not None and used_once(result) else None
+            if narrowed is not None and narrowed.name == "onnx.cast":
+                made = _cast_like(builder, made, narrowed)
+                result = narrowed.results[0]
+            made = builder.one("Transpose", [made], result.type, {"perm": permutation(transpose)})
         result.replace_all_uses_with(made)
         erase_if_dead(result)
 
-    def _alone(self, transpose: ir.Operation) -> bool:
-        """Whether the norm is all that reads the transposed value: twice for the square, once scaled."""
-        readers = {reader for reader, _ in uses(transpose.results[0])}
-        return len(uses(transpose.results[0])) == 3 and len(readers) == 2
+    def _transpose_ahead(self, value: ir.Value) -> ir.Operation | None:
+        """What transposes ``value``, when the norm is all that reads it, directly or widened: twice for the
+        square, once scaled."""
+        transpose = maker(value, "onnx.transpose")
+        if transpose is None or not _keeps_last(transpose):
+            return None
+        readers = uses(self.squared)
+        alone = len(readers) == 3 and len({reader for reader, _ in readers}) == 2
+        return transpose if alone and (value == self.squared or used_once(value)) else None
+
+
+def _cast_like(builder: OnnxBuilder, value: ir.Value, cast: ir.Operation) -> ir.Value:
+    """``value`` in the element type that ``cast`` makes."""
+    type_ = tensor_type(shape_of(value), dtype_of(cast.results[0]))
+    return builder.one("Cast", [value], type_, {"to": attribute(cast, "to")})
 
 
 def _keeps_last(transpose: ir.Operation) -> bool:
@@ -191,5 +214,5 @@ def _weighted(x: ir.Value, epsilon: float, scaled: ir.Operation) -> _Norm | str:
         return walk.problem("a weight is applied")
     for normed, scale in operand_pairs(product):
         if normed == value and shape_of(scale) == shape_of(x)[-1:]:
-            return _Norm(source, scale, epsilon, product)
+            return _Norm(x, source, scale, epsilon, product)
     return "what is multiplied in the end is no weight of the last axis' size"

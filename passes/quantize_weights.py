@@ -1,4 +1,4 @@
-"""quantize-weights: linears and the embedding read codes of 4 or 8 bits instead of float32."""
+"""quantize-weights: linears and the embedding read codes of 4 or 8 bits instead of floats."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ class QuantizeWeights:
         if len(kinds) > 1 and _Use.TRANSPOSED in kinds:
             return "it is read both as it is and transposed"
         if self.scheme is Scheme.KEEP:
-            return _kept(ref, kinds, stored)
+            return _kept(ref, kinds, stored, dtype_of(value))
         transposed = _Use.TRANSPOSED in kinds
         if transposed and ref.merged:
             return "a merged weight cannot be transposed"
@@ -175,7 +175,7 @@ class QuantizeWeights:
             op.erase()
 
 
-def _kept(ref: WeightRef, kinds: set[_Use], stored: Mapping[str, str]) -> tuple[NBits, str] | str:
+def _kept(ref: WeightRef, kinds: set[_Use], stored: Mapping[str, str], dtype: str) -> tuple[NBits, str] | str:
     formats = [stored.get(part) for part in ref.parts]
     known = sorted({each for each in formats if each is not None})
     if not known:
@@ -193,13 +193,16 @@ def _kept(ref: WeightRef, kinds: set[_Use], stored: Mapping[str, str]) -> tuple[
     joined = EXACT_FORMS[known[0]]
     for each in known[1:]:
         joined = joined.joined(EXACT_FORMS[each])
-    return joined, f"kept exactly, {', '.join(known)} as {joined}"
+    how = f"{', '.join(known)} as {joined}"
+    if dtype == "f32" or (dtype == "f16" and _HALF_SCALES.issuperset(known)):
+        return joined, f"kept exactly, {how}"
+    return joined, f"kept, {how}, their codes as they are and their scales rounded to {dtype}"
 
 
 def _uses(op: ir.Operation, tokens: set[ir.Value]) -> dict[ir.Operation, _Use]:
-    """The operations that read a plain float32 matrix as a linear's weight or as the token embedding."""
+    """The operations that read a plain float matrix as a linear's weight or as the token embedding."""
     weight = op.results[0]
-    if "form" in op.attributes or len(shape_of(weight)) != 2 or dtype_of(weight) != "f32":
+    if "form" in op.attributes or len(shape_of(weight)) != 2 or dtype_of(weight) not in _FLOATS:
         return {}
     found: dict[ir.Operation, _Use] = {}
     for use in weight.uses:
@@ -251,5 +254,8 @@ _ATTENTION = frozenset(
         "onnx.ms_group_query_attention",
     }
 )
+_FLOATS = frozenset({"f32", "f16", "bf16"})  # of MatMulNBits and GatherBlockQuantized
 _LINEARS = frozenset({"onnx.ms_fused_mat_mul", "onnx.mat_mul", "onnx.ms_mat_mul_n_bits"})
+# Block formats with one scale a block, a float16, and no minimum.
+_HALF_SCALES = frozenset({"q4_0", "q5_0", "q8_0", "iq4_nl"})
 _PLAIN_PRODUCT = {"transA": 0, "transBatchA": 0, "transBatchB": 0, "alpha": 1.0}

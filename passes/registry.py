@@ -57,6 +57,7 @@ PASSES: Mapping[str, str] = pass_table(
         ("assign-placement", "assign_placement:AssignPlacement"),
         ("insert-copies", "insert_copies:InsertCopies"),
         ("alias-kv", "alias_kv:AliasKv"),
+        ("fold-offsets", "fold_offsets:FoldOffsets"),
         ("verify-plan", "verify_plan:VerifyPlan"),
         ("verify-capture", "verify_capture:VerifyCapture"),
     )

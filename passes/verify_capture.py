@@ -13,13 +13,15 @@ from .ir.devices import HOST, copy_target, device_of_op, is_placed
 from .ir.roles import body_of, function_of
 from .remarks import Remarks
 
-__all__ = ["VerifyCapture"]
+__all__ = ["READ_ON_HOST", "VerifyCapture"]
 
 # Operands that ONNX Runtime's CUDA kernels read on the host: sizes and bounds.
-_READ_ON_HOST: Mapping[str, tuple[int, ...]] = {
+READ_ON_HOST: Mapping[str, tuple[int, ...]] = {
     "onnx.constant_of_shape": (0,),
+    "onnx.cum_sum": (1,),
     "onnx.expand": (1,),
     "onnx.ms_group_query_attention": (6,),
+    "onnx.ms_paged_attention": (16,),
     "onnx.pad": (1, 2, 3),
     "onnx.range": (0, 1, 2),
     "onnx.reshape": (1,),
@@ -79,7 +81,7 @@ def _check_operands(op: ir.Operation, on_host: set[ir.Value]) -> None:
     if op.name in _SHAPES:
         on_host.update(op.results)
         return
-    reads = _READ_ON_HOST.get(op.name, ())
+    reads = READ_ON_HOST.get(op.name, ())
     computed = [(i, value) for i, value in enumerate(op.operands) if not _is_data(value)]
     sizes = [(i, value) for i, value in computed if value in on_host]
     if sizes and len(sizes) == len(computed):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -11,7 +12,7 @@ from torch_mlir.dialects import func
 from .base import fail
 from .ir.devices import HOST, copy_target, device_of_op, device_of_value, is_placed
 from .ir.kv_writes import kv_write_of, offset_of, writes_into
-from .ir.roles import Role, arguments, body_of, function_of, results
+from .ir.roles import KV_ROLES, ArgumentInfo, Role, arguments, body_of, function_of, results
 from .ir.tensors import shape_of
 from .remarks import Remarks
 
@@ -20,6 +21,17 @@ __all__ = ["VerifyPlan"]
 # What a write's position may follow from: on the symbol path the host binds the lengths themselves.
 _LENGTHS = frozenset({Role.WRITE_OFFSET, Role.CACHED_LEN, Role.ATTENDED_LEN})
 _PLAN_LEFT = frozenset({"plan.weight", "plan.copy", "plan.contiguize"})
+# Dimensions whose size the runtime decides.
+_SYMBOLIC: Mapping[Role, tuple[int, ...]] = {
+    Role.TOKEN_IDS: (0, 1),
+    Role.WRITE_OFFSET: (0,),
+    Role.LOGIT_POSITIONS: (0,),
+    Role.KV: (0, 2),
+    Role.KV_POOL: (0,),
+    Role.BLOCK_TABLE: (0, 1),
+}
+# op -> the operand that says which blocks it writes and reads.
+_BLOCK_TABLES: Mapping[str, int] = {"onnx.ms_paged_attention": 7}
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +39,10 @@ class VerifyPlan:
     """Changes nothing; refuses a program that could decode wrongly without an error.
 
     Each KV slot is written exactly once, in place, at a position that follows from the write offset (a
-    position that does not is a cached length baked into the program). Batch, sequence and capacity are
-    symbolic. Every operation can be emitted and has a device; a value crosses devices through a copy only;
-    the logits come to the host. A weight has one shape wherever it is used.
+    position that does not is a cached length baked into the program). A block pool is written in the blocks
+    that the argument ``block_table`` gives, and where one slot is a pool all are. Batch, sequence, capacity
+    and the number of blocks are symbolic. Every operation can be emitted and has a device; a value crosses
+    devices through a copy only; the logits come to the host. A weight has one shape wherever it is used.
     """
 
     name: ClassVar[str] = "verify-plan"
@@ -54,9 +67,9 @@ def _check_signature(function: func.FuncOp, body: ir.Block) -> None:
     for role in (Role.TOKEN_IDS, Role.WRITE_OFFSET):
         if sum(info.role is role for info in infos) != 1:
             raise fail(function, f"has not exactly one argument with the role {role.value}")
-    symbolic = {Role.TOKEN_IDS: (0, 1), Role.WRITE_OFFSET: (0,), Role.LOGIT_POSITIONS: (0,), Role.KV: (0, 2)}
+    _check_pools(function, infos)
     for info, value in zip(infos, body.arguments, strict=True):
-        for axis in symbolic.get(info.role, ()):
+        for axis in _SYMBOLIC.get(info.role, ()):
             if shape_of(value)[axis] is not None:
                 raise fail(
                     function,
@@ -64,6 +77,20 @@ def _check_signature(function: func.FuncOp, body: ir.Block) -> None:
                     found=str(value.type),
                     expected="a dynamic dimension",
                 )
+
+
+def _check_pools(function: func.FuncOp, infos: list[ArgumentInfo]) -> None:
+    roles = [info.role for info in infos]
+    pools, tables = roles.count(Role.KV_POOL), roles.count(Role.BLOCK_TABLE)
+    if pools and Role.KV in roles:
+        raise fail(
+            function,
+            "keeps some of its KV in slots and some in pools of blocks",
+            found=f"{roles.count(Role.KV)} slots and {pools} pools",
+            todo="ask select-attention for the paged arm in every layer, or in none",
+        )
+    if tables != (1 if pools else 0):
+        raise fail(function, "needs one block table for its pools, and none without", found=str(tables))
 
 
 def _check_op(op: ir.Operation, weights: dict[str, ir.Type]) -> None:
@@ -116,9 +143,10 @@ def _check_kv(function: func.FuncOp, body: ir.Block) -> None:
     infos = arguments(function)
     returned = list(body.operations)[-1].operation
     lengths = [value for value, info in zip(body.arguments, infos, strict=True) if info.role in _LENGTHS]
+    tables = [v for v, info in zip(body.arguments, infos, strict=True) if info.role is Role.BLOCK_TABLE]
     tied: dict[int, int] = {}
     for position, info in enumerate(results(function)):
-        if info.role is not Role.KV:
+        if info.role not in KV_ROLES:
             continue
         if info.alias is None:
             raise fail(returned, f"returns {info.name} without its buffer", todo="run alias-kv")
@@ -126,7 +154,7 @@ def _check_kv(function: func.FuncOp, body: ir.Block) -> None:
             raise fail(returned, f"returns two values for the KV slot {infos[info.alias].name}")
         tied[info.alias] = position
     for index, info in enumerate(infos):
-        if info.role is not Role.KV:
+        if info.role not in KV_ROLES:
             continue
         writers = [use for use in body.arguments[index].uses if writes_into(use.owner, use.operand_number)]
         if index not in tied or len(writers) != 1:
@@ -141,6 +169,15 @@ def _check_kv(function: func.FuncOp, body: ir.Block) -> None:
                 f"writes {info.name} at a position that does not follow from the write offset",
                 found="a cached length baked into the program",
                 expected="a value computed from the write_offset argument",
+            )
+        table = _BLOCK_TABLES.get(write.op.name)
+        if (table is None) == (info.role is Role.KV_POOL) or (
+            table is not None and write.op.operands[table] not in tables
+        ):
+            raise fail(
+                write.op,
+                f"writes {info.name} otherwise than through the argument block_table",
+                expected="PagedAttention for a pool, whose block table is the argument, and for a pool alone",
             )
 
 

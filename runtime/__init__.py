@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from .manifest import Manifest
     from .plan import Plan
     from .plan_files import Verify
+    from .probe import probe_program
+    from .processor import processor_key
     from .realize import Prebuilt
     from .rebind import KvRebindSource, RebindBusy, RebindReason, RebindRefusal
     from .storage import Storage
@@ -63,6 +65,8 @@ _HOME = {
     "alloc_batched_kv": "kv_batched",
     "forward_decode_step": "forward",
     "local_devices": "device",
+    "probe_program": "probe",
+    "processor_key": "processor",
     "process_counters": "counters",
 }
 
@@ -98,7 +102,9 @@ __all__ = [
     "alloc_batched_kv",
     "forward_decode_step",
     "local_devices",
+    "probe_program",
     "process_counters",
+    "processor_key",
 ]
 
 

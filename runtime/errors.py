@@ -23,6 +23,7 @@ __all__ = [
     "TopologyChanged",
     "UnsupportedModel",
     "UnsupportedOp",
+    "UnsupportedPlan",
 ]
 
 
@@ -89,6 +90,12 @@ class UnsupportedOp(CompileError):
     """Traced operations that no lowering covers; the message lists all of them."""
 
     code = "unsupported-op"
+
+
+class UnsupportedPlan(CompileError):
+    """The compiled program is sound, but the runtime has no way to execute it."""
+
+    code = "unsupported-plan"
 
 
 class OutputError(CompileError):

@@ -39,6 +39,8 @@ _INPUT_ROLES = {
     ArgumentRole.KV,
     ArgumentRole.STAGE_VALUE,
 }
+# Of a paged program, which a compile can make and this runtime cannot run.
+_PAGED_ROLES = {ArgumentRole.KV_POOL, ArgumentRole.BLOCK_TABLE}
 _OUTPUT_ROLES = {ArgumentRole.KV, ArgumentRole.LOGITS, ArgumentRole.STAGE_VALUE}
 _INT64_RANK = {
     ArgumentRole.TOKEN_IDS: 2,
@@ -94,6 +96,7 @@ def check_manifest(manifest: ManifestFields) -> None:
     _unique((t.name for t in manifest.tensors), "a tensor", "tensors")
     _check_bytes(manifest.tensors, manifest.files, "tensors")
     _check_checkpoint(manifest)
+    _check_packed(manifest)
     _unique((choice.layer for choice in manifest.attention), "a layer's attention", "attention")
     for i, choice in enumerate(manifest.attention):
         where = f"attention[{i}]"
@@ -152,6 +155,13 @@ def _check_files(files: tuple[FileRecord, ...], where: str, forbidden: str = "")
 
 def _check_argument(argument: Argument, allowed: set[ArgumentRole], where: str) -> None:
     _require(bool(argument.name), "An argument has no name.", where)
+    if argument.role in _PAGED_ROLES:
+        raise PlanFormatError(
+            "The plan keeps its KV in pools of blocks; this runtime does not execute paged plans.",
+            where=where,
+            found=f"{argument.name} with the role {argument.role.value}",
+            todo="Compile it with another arm of attention.",
+        )
     _require(argument.role in allowed, "An argument's role is on the wrong side.", where, argument.role.value)
     _dtype(argument.dtype, f"{where}.dtype")
     for dim in argument.shape:
@@ -198,6 +208,28 @@ def _check_stages(manifest: ManifestFields) -> None:
         f"{logits[0].dtype} {list(shape)}",
         f"[B, n, {vocab}]",
     )
+
+
+def _check_packed(manifest: ManifestFields) -> None:
+    packed = manifest.packed
+    if packed is None:
+        return
+    _require(len(manifest.stages) == 1, "A plan of several stages has a packed program.", "packed")
+    _check_path(packed.program, "packed.program")
+    listed = packed.program in {f.path for f in manifest.files}
+    _require(listed, "The packed program is not among the files.", "packed.program", packed.program)
+    own = packed.program != manifest.stages[0].program
+    _require(own, "The packed program is the stage's own.", "packed.program", packed.program)
+    _require(bool(packed.processor), "The packed program is for no processor.", "packed.processor")
+    probe, vocab = packed.probe, manifest.model.vocab_size
+    _require(0 <= probe.token < vocab, "No such token.", "packed.probe.token", probe.token)
+    _require(bool(probe.ids), "A probe of nothing proves nothing.", "packed.probe.ids")
+    _require(len(probe.ids) == len(probe.logits), "Not a logit for each id.", "packed.probe")
+    for one in probe.ids:
+        _require(0 <= one < vocab, "No such token.", "packed.probe.ids", one)
+    for number in (probe.tolerance, *probe.logits):
+        _require(abs(number) < float("inf"), "Not a finite number.", "packed.probe", number)
+    _require(probe.tolerance >= 0, "A tolerance is negative.", "packed.probe.tolerance", probe.tolerance)
 
 
 def _check_kv_slots(manifest: ManifestFields) -> None:

@@ -17,6 +17,8 @@ __all__ = [
     "KvSlotSpec",
     "ManifestFields",
     "ModelFacts",
+    "PackedProgram",
+    "Probe",
     "Stage",
     "StoredTensor",
     "WeightReference",
@@ -35,6 +37,8 @@ class ArgumentRole(enum.Enum):
     ATTENDED_LEN = "attended_len"  # int64 [], a symbol: positions after it
     LOGIT_POSITIONS = "logit_positions"  # int64 [n], indices into this step's sequence
     KV = "kv"
+    KV_POOL = "kv_pool"  # blocks [blocks, block_size, heads, head_dim] that sequences share
+    BLOCK_TABLE = "block_table"  # int32 [batch, blocks a row], which blocks of the pools are a row's
     LOGITS = "logits"  # float32 [batch, n, vocab]
     STAGE_VALUE = "stage_value"  # crosses from one stage to the next
 
@@ -164,6 +168,28 @@ class AttentionChoice:
 
 
 @dataclass(frozen=True, slots=True)
+class Probe:
+    """What a program gives for one token at position 0: ``logits`` of the vocabulary's ``ids``, each to be
+    met within ``tolerance``."""
+
+    token: int
+    ids: tuple[int, ...]
+    logits: tuple[float, ...]
+    tolerance: float
+
+
+@dataclass(frozen=True, slots=True)
+class PackedProgram:
+    """Another program of a plan of one stage, with the same arguments, for one machine: its weights lie in
+    the plan as this version of ONNX Runtime packs them on this ``processor`` (processor.py)."""
+
+    program: str
+    onnxruntime: str
+    processor: str
+    probe: Probe
+
+
+@dataclass(frozen=True, slots=True)
 class ManifestFields:
     """Everything about a plan, as data; :class:`planonce.runtime.manifest.Manifest` adds text and checks."""
 
@@ -182,3 +208,4 @@ class ManifestFields:
     checkpoint: CheckpointReference
     format_version: int = FORMAT_VERSION
     remarks: tuple[str, ...] = field(default=())
+    packed: PackedProgram | None = None

@@ -14,6 +14,7 @@ from .kv_geometry import KvGeometry
 from .manifest import Manifest, ModelFacts, Stage
 from .manifest_checks import version_tuple
 from .ort import OrtProgram, ProgramOptions
+from .packed import open_packed
 from .plan_files import Verify, verify_files
 from .step_program import StageProgram, StepProgram
 from .threads import default_threads
@@ -28,13 +29,16 @@ DEFAULT_CAPACITY = 2048  # a model's own maximum can be 131072 positions: gigaby
 class Plan:
     """A plan directory, ready to open sessions. Every attribute is fixed at load."""
 
-    __slots__ = ("_step", "directory", "geometry", "manifest", "threads")
+    __slots__ = ("_step", "directory", "geometry", "manifest", "portable_because", "threads")
 
-    def __init__(self, manifest: Manifest, directory: Path, step: StepProgram, threads: int) -> None:
-        """Use :meth:`load`."""
+    def __init__(
+        self, manifest: Manifest, directory: Path, step: StepProgram, threads: int, portable_because: str = ""
+    ) -> None:
+        """Use :meth:`load`. ``portable_because``: why the plan's packed program is not the one that runs."""
         self.manifest = manifest
         self.directory = directory
         self.threads = threads
+        self.portable_because = portable_because
         self.geometry = KvGeometry.of_specs(manifest.kv_slots)
         self._step = step
 
@@ -46,6 +50,7 @@ class Plan:
         verify: Verify | str = Verify.STANDARD,
         devices: Sequence[DeviceLocation] | None = None,
         capture: bool = False,
+        packed: bool = True,
     ) -> Plan:
         """Load a plan directory.
 
@@ -54,6 +59,8 @@ class Plan:
         ones; "full" reads and hashes everything, "size" only looks at sizes (:class:`Verify`).
         devices: the topology to accept; by default this machine's (:func:`local_devices`).
         capture: prepare CUDA programs for :class:`planonce.runtime.CapturedDecodeSession`.
+        packed: run the program that was made for a machine like this one, where the plan has one and it
+        proves itself (docs/plan-format.md); else the portable one, as :attr:`program` then says.
         Raises PlanFormatError, PlanIntegrityError, TopologyChanged (before any weight is read), PlanError.
         """
         directory = Path(path)
@@ -65,6 +72,7 @@ class Plan:
         threads = default_threads() if threads is None else max(1, threads)
         initializers = map_weights(manifest.checkpoint)
         stages: list[StageProgram] = []
+        portable_because = "" if packed or manifest.packed is None else "asked for"
         for i, stage in enumerate(manifest.stages):
             options = ProgramOptions(
                 DeviceLocation.parse(stage.device),
@@ -72,15 +80,27 @@ class Plan:
                 stop_spinning=len(manifest.stages) > 1,
                 capture=capture,
             )
-            program = OrtProgram(directory / stage.program, options, initializers.get(i))
+            program = None
+            if packed:
+                program, portable_because = open_packed(manifest, directory, options)
+            if program is None:
+                program = OrtProgram(directory / stage.program, options, initializers.get(i))
             _check_program(stage, program)
             check_on_device(stage, program.host_nodes)
             stages.append(StageProgram(stage, program))
-        return Plan(manifest, directory, StepProgram(manifest, tuple(stages), topology), threads)
+        step = StepProgram(manifest, tuple(stages), topology)
+        return Plan(manifest, directory, step, threads, portable_because)
 
     @property
     def model(self) -> ModelFacts:
         return self.manifest.model
+
+    @property
+    def program(self) -> str:
+        """Which of its programs runs: "packed", or "portable" and why not the packed one if there is one."""
+        if self.manifest.packed is None:
+            return "portable"
+        return f"portable: {self.portable_because}" if self.portable_because else "packed"
 
     @property
     def shape_key(self) -> str:

@@ -78,6 +78,8 @@ def _value(kind: Any, value: object, where: str) -> object:
     origin = typing.get_origin(kind)
     arguments = typing.get_args(kind)
     if origin in (typing.Union, types.UnionType):
+        if value is None and type(None) in arguments:
+            return None
         for option in arguments:
             plain = option is type(None) or option in (str, int, float, bool)
             if plain and not _is_plain(option, value):

@@ -7,9 +7,9 @@ from typing import ClassVar
 import numpy as np
 from torch_mlir import ir
 
-from ..ir.builder import OnnxBuilder, shape_of, tensor_type
+from ..ir.builder import OnnxBuilder, dtype_of, shape_of, tensor_type
 from ..ir.op_schema import MS_DOMAIN
-from ..ir.tensors import DTYPES
+from ..ir.tensors import DTYPES, ONNX_DTYPES
 from .call import AttentionCall
 from .step_lengths import StepLengths
 
@@ -20,7 +20,8 @@ _END = 2  # axis of positions in a cache
 
 class PortableArm:
     """Any head_dim, dtype, offset and number of rows. It slices what is live first: a product over the
-    whole cache would cost as much as its capacity.
+    whole cache would cost as much as its capacity. The softmax is in float32, as transformers has it for
+    16-bit models too.
 
     Positions that no query may see are masked before the softmax, which hides K; a weight of zero does not
     hide a NaN in V, so V's positions beyond the shortest row are zeroed where they belong to no row. With
@@ -51,6 +52,7 @@ class _Portable:
     def __init__(self, call: AttentionCall, builder: OnnxBuilder, lengths: StepLengths) -> None:
         self.call, self.builder, self.lengths = call, builder, lengths
         self.batch, _, self.sequence, _ = shape_of(call.q)
+        self.softmax_dtype = "f32" if DTYPES[call.dtype].itemsize == 2 else call.dtype
 
     def scores(self) -> ir.Value:
         """[B, n_heads, S, T], -inf where a query may not look."""
@@ -65,27 +67,28 @@ class _Portable:
             {"alpha": call.scale, "transB": 1},
             MS_DOMAIN,
         )
-        scores = self._to_heads(scores, None)
+        scores = self._cast(self._to_heads(scores, None), self.softmax_dtype)
         if call.softcap:
-            cap = self._scalar(call.softcap)
+            cap = self._scalar(call.softcap, self.softmax_dtype)
             scores = self._one("Mul", [self._one("Tanh", [self._one("Div", [scores, cap])]), cap])
         mask = self.lengths.mask(call.write_offset, call.window)
-        return self._one("Where", [mask, scores, self._scalar(-np.inf)])
+        return self._one("Where", [mask, scores, self._scalar(-np.inf, self.softmax_dtype)])
 
     def weights(self, scores: ir.Value) -> ir.Value:
         """[B, n_heads, S, T]: the softmax, some of it given to the sinks where there are any."""
-        call = self.call
+        call, dtype = self.call, self.softmax_dtype
         if call.sinks is None:
-            return self._one("Softmax", [scores], attributes={"axis": -1})
+            return self._cast(self._one("Softmax", [scores], attributes={"axis": -1}), call.dtype)
         shape = self._ints(1, call.n_heads, 1, 1)
-        column_type = self._type(call.n_heads, self.sequence, 1)
+        column_type = tensor_type([self.batch, call.n_heads, self.sequence, 1], dtype)
         sinks = self.builder.one(
-            "Reshape", [call.sinks, shape], tensor_type([1, call.n_heads, 1, 1], call.dtype)
+            "Reshape", [self._cast(call.sinks, dtype), shape], tensor_type([1, call.n_heads, 1, 1], dtype)
         )
         column = self.builder.one("Expand", [sinks, self._column_shape(scores)], column_type)
         joined = self._one("Concat", [scores, column], attributes={"axis": -1})
         softmax = self._one("Softmax", [joined], attributes={"axis": -1})
-        return self._one("Slice", [softmax, self._ints(0), self._ints(-1), self._ints(3)])
+        sliced = self._one("Slice", [softmax, self._ints(0), self._ints(-1), self._ints(3)])
+        return self._cast(sliced, call.dtype)
 
     def attended(self, weights: ir.Value) -> ir.Value:
         """[B, n_heads, S, v_head_dim]."""
@@ -101,7 +104,7 @@ class _Portable:
         whole = self._slice(call.v_cache, self._start(), all_live)
         rest = self._slice(call.v_cache, all_live, end)
         clean = self.builder.one(
-            "Where", [lengths.tail_is_live(call.write_offset), rest, self._scalar(0)], rest.type
+            "Where", [lengths.tail_is_live(call.write_offset), rest, self._scalar(0, call.dtype)], rest.type
         )
         product = self._type(call.n_kv_heads, None, call.v_head_dim)
         sums = [
@@ -140,8 +143,8 @@ class _Portable:
     def _one(
         self, op_type: str, operands: list[ir.Value], attributes: dict[str, int] | None = None
     ) -> ir.Value:
-        """An operation whose result has the shape of the scores."""
-        type_ = self._type(self.call.n_heads, self.sequence, None)
+        """An operation between scores and weights: of their shape, in the softmax's dtype."""
+        type_ = tensor_type([self.batch, self.call.n_heads, self.sequence, None], self.softmax_dtype)
         return self.builder.one(op_type, operands, type_, attributes)
 
     def _type(self, heads: int, rows: int | None, columns: int | None) -> ir.RankedTensorType:
@@ -150,5 +153,13 @@ class _Portable:
     def _ints(self, *values: int) -> ir.Value:
         return self.builder.constant(np.array(values, dtype=np.int64))
 
-    def _scalar(self, value: float) -> ir.Value:
-        return self.builder.constant(np.array(value, dtype=DTYPES[self.call.dtype]))
+    def _scalar(self, value: float, dtype: str) -> ir.Value:
+        return self.builder.constant(np.array(value, dtype=DTYPES[dtype]))
+
+    def _cast(self, value: ir.Value, dtype: str) -> ir.Value:
+        """The value in another element type; itself when it has it."""
+        if dtype_of(value) == dtype:
+            return value
+        return self.builder.one(
+            "Cast", [value], tensor_type(shape_of(value), dtype), {"to": ONNX_DTYPES[dtype]}
+        )

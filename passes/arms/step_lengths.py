@@ -55,16 +55,27 @@ class StepLengths:
 
     def _sequence_beside_offset(self) -> ir.Value:
         """S where the write offset is, i64 [1] or [B]. On CUDA a shape is on the host, so the tokens of each
-        row are counted instead: each is equal to itself."""
-        if not self._on_cuda:
-            return self.sequence()
+        row are counted instead."""
+        return self._rows_of_tokens() if self._on_cuda else self.sequence()
+
+    def _rows_of_tokens(self) -> ir.Value:
+        """S of each row, counted where the tokens are, i64 [B]: each token is equal to itself."""
+
+        def make() -> ir.Value:
+            return self._one(
+                "ReduceSum", [self._each_token(), self._ints(1)], (None,), "i64", {"keepdims": 0}
+            )
+
+        return self._once("sequence on the device", None, 0, make)
+
+    def _each_token(self) -> ir.Value:
+        """1 for each token, i64 [B, S]."""
 
         def make() -> ir.Value:
             each = self._one("Equal", [self._token_ids] * 2, (None, None), "i1")
-            ones = self._cast(each, (None, None), "i64", 7)
-            return self._one("ReduceSum", [ones, self._ints(1)], (None,), "i64", {"keepdims": 0})
+            return self._cast(each, (None, None), "i64", 7)
 
-        return self._once("sequence on the device", None, 0, make)
+        return self._once("each token", None, 0, make)
 
     def totals(self, offset: ir.Value) -> ir.Value:
         """Live positions of each row after this step, i64 [B]."""
@@ -101,6 +112,54 @@ class StepLengths:
             return self._cast(longest, (), "i32", 6)
 
         return self._once("total_sequence_length", offset, 0, make)
+
+    def past_seqlens(self, offset: ir.Value) -> ir.Value:
+        """PagedAttention's lengths before the step, i32 [B]: the write offset."""
+        return self._once("past_seqlens", offset, 0, lambda: self._cast(offset, (None,), "i32", 6))
+
+    def cumulative_sequence_length(self) -> ir.Value:
+        """Where each row's tokens begin when rows are packed one after another, and where the last ends,
+        i32 [B + 1]: 0, S, 2 S ..."""
+
+        def make() -> ir.Value:
+            ends = self._one("CumSum", [self._rows_of_tokens(), self._scalar(0)], (None,), "i64")
+            bounds = self._one("Concat", [self._ints(0), ends], (None,), "i64", {"axis": 0})
+            return self._cast(bounds, (None,), "i32", 6)
+
+        return self._once("cumulative_sequence_length", None, 0, make)
+
+    def attention_metadata(self, block_table: ir.Value, block_size: int) -> ir.Value:
+        """PagedAttention's bounds, i32 [2], read on the host: S, and as many positions as a row of the block
+        table reaches. Without them the kernel would ask the device for the lengths, and wait."""
+
+        def make() -> ir.Value:
+            blocks = self._one("Shape", [block_table], _ONE, "i64", {"start": 1, "end": 2})
+            reach = self._one("Mul", [blocks, self._ints(block_size)], _ONE, "i64")
+            bounds = self._one("Concat", [self.sequence(), reach], (2,), "i64", {"axis": 0})
+            return self._cast(bounds, (2,), "i32", 6)
+
+        return self._once("attention_metadata", block_table, block_size, make)
+
+    def merged_shape(self, width: int) -> ir.Value:
+        """[B, S, width] as i64 [3], from the shape of the tokens."""
+
+        def make() -> ir.Value:
+            rows = self._one("Shape", [self._token_ids], (2,), "i64", {"start": 0, "end": 2})
+            return self._one("Concat", [rows, self._ints(width)], (3,), "i64", {"axis": 0})
+
+        return self._once("merged_shape", None, width, make)
+
+    def positions(self, offset: ir.Value) -> ir.Value:
+        """The position of each new token, i64 [B, S], counted where the tokens are: a range would be as long as
+        their shape says, which on CUDA is on the host."""
+
+        def make() -> ir.Value:
+            counted = self._one("CumSum", [self._each_token(), self._scalar(1)], (None, None), "i64")
+            before = self._one("Sub", [offset, self._ints(1)], (None,), "i64")
+            column = self._one("Unsqueeze", [before, self._ints(1)], (None, 1), "i64")
+            return self._one("Add", [column, counted], (None, None), "i64")
+
+        return self._once("positions", offset, 0, make)
 
     def explicit_positions(self, positions: ir.Value, offset: ir.Value) -> ir.Value | None:
         """None when ``positions`` are the write offset and onwards, which GroupQueryAttention takes by itself

@@ -21,11 +21,13 @@ class KvWrite:
 
 
 # op -> (cache operand, result, operand that says where it writes). For grouped-query attention that is
-# seqlens_k: it writes the new positions just before that end.
+# seqlens_k: it writes the new positions just before that end. For paged attention it is past_seqlens: the
+# block table says in which block a position lies.
 _WRITERS: Mapping[str, tuple[tuple[int, int, int], ...]] = {
     "plan.write_slice": ((0, 0, 2),),
     "onnx.tensor_scatter": ((0, 0, 2),),
     "onnx.ms_group_query_attention": ((3, 1, 5), (4, 2, 5)),
+    "onnx.ms_paged_attention": ((3, 1, 6), (4, 2, 6)),
 }
 
 

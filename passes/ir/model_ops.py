@@ -14,7 +14,7 @@ from ..model_parts import EMBED, PartNode, Parts, parts_of
 from ..placement_cost import ModelCost
 from .devices import is_placed
 from .kv_writes import kv_write_of
-from .roles import Role, arguments
+from .roles import KV_ROLES, Role, arguments
 from .tensors import DTYPES, dtype_of, shape_of
 
 __all__ = ["ModelOps", "layer_of_weight", "read_model_ops"]
@@ -66,8 +66,9 @@ def read_model_ops(function: func.FuncOp, body: ir.Block) -> ModelOps:
     slots = {
         value: info.layer
         for value, info in zip(body.arguments, infos, strict=True)
-        if info.role is Role.KV and info.layer is not None
+        if info.role in KV_ROLES and info.layer is not None
     }
+    pools = {v for v, info in zip(body.arguments, infos, strict=True) if info.role is Role.KV_POOL}
     returned = {owner for value in list(body.operations)[-1].operands if (owner := _owner(value)) is not None}
     nodes: list[PartNode] = []
     kv_layers: list[int | None] = []
@@ -94,7 +95,7 @@ def read_model_ops(function: func.FuncOp, body: ir.Block) -> ModelOps:
     held: dict[int, dict[str, int]] = {}
     for part, weights in zip(parts.of, names, strict=True):
         held.setdefault(part, {}).update(weights)
-    return ModelOps(ops, parts, kv_layers, held, _kv_bytes(slots), _activation(ops, parts))
+    return ModelOps(ops, parts, kv_layers, held, _kv_bytes(slots, pools), _activation(ops, parts))
 
 
 def _owner(value: ir.Value) -> ir.Operation | None:
@@ -142,11 +143,13 @@ def _producers(value: ir.Value, index: dict[ir.Operation, int]) -> set[int]:
     return {p for operand in owner.operands for p in _producers(operand, index)}  # through a copy
 
 
-def _kv_bytes(slots: dict[ir.Value, int]) -> dict[int, int]:
-    """Bytes of a layer's KV for one position of one row: every static dimension's product."""
+def _kv_bytes(slots: dict[ir.Value, int], pools: set[ir.Value]) -> dict[int, int]:
+    """Bytes of a layer's KV for one position of one row: every static dimension's product, of a pool's
+    [blocks, block_size, heads, head_dim] the last two."""
     found: dict[int, int] = {}
     for value, layer in slots.items():
-        size = DTYPES[dtype_of(value)].itemsize * math.prod(n for n in shape_of(value) if n is not None)
+        shape = shape_of(value)[2:] if value in pools else shape_of(value)
+        size = DTYPES[dtype_of(value)].itemsize * math.prod(n for n in shape if n is not None)
         found[layer] = found.get(layer, 0) + size
     return found
 

@@ -27,8 +27,9 @@ class WeightForm(enum.Enum):
 
     DATA = "data"  # ui8 [N, blocks, block * bits / 8], low bits first
     ROWS = "rows"  # the same bytes as DATA, as [N, K * bits / 8]
-    SCALES = "scales"  # f32 [N, blocks]
-    OFFSET = "offset"  # f32 [N, blocks]
+    FOLDED = "folded"  # the same bytes as DATA, of a linear whose kernel packs the offsets with them
+    SCALES = "scales"  # [N, blocks], in the dtype of what the weight is multiplied with
+    OFFSET = "offset"  # the same
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ class NBits:
         """Shape of one of the tensors of a matrix ``[n, k]``."""
         blocks = self.n_blocks(k)
         match form:
-            case WeightForm.DATA:
+            case WeightForm.DATA | WeightForm.FOLDED:
                 return (n, blocks, self.block * self.bits // 8)
             case WeightForm.ROWS:
                 return (n, blocks * self.block * self.bits // 8)

@@ -27,7 +27,8 @@ class QuantisedWeight:
 
     def linear(self, builder: OnnxBuilder, x: ir.Value, result: ir.Type, accuracy_level: int) -> ir.Value:
         """x ``[.., k]`` times the weight transposed: MatMulNBits, plus block sums of x times the offsets."""
-        operands = [x, *(self._tensor(builder, form) for form in (WeightForm.DATA, WeightForm.SCALES))]
+        dtype = dtype_of(x)
+        operands = [x, *(self._tensor(builder, form, dtype) for form in (WeightForm.DATA, WeightForm.SCALES))]
         attributes = {
             "K": self.k,
             "N": self.n,
@@ -38,7 +39,7 @@ class QuantisedWeight:
         product = builder.one("MatMulNBits", operands, result, attributes, MS_DOMAIN)
         if not self.format.offset:
             return product
-        offset = self._tensor(builder, WeightForm.OFFSET)
+        offset = self._tensor(builder, WeightForm.OFFSET, dtype)
         term = builder.one(
             "FusedMatMul", [self._block_sums(builder, x), offset], result, {"transB": 1}, MS_DOMAIN
         )
@@ -46,7 +47,9 @@ class QuantisedWeight:
 
     def rows(self, builder: OnnxBuilder, indices: ir.Value, result: ir.Type) -> ir.Value:
         """The rows at ``indices``, dequantised: GatherBlockQuantized, plus the rows' offsets."""
-        operands = [self._tensor(builder, WeightForm.ROWS), indices, self._tensor(builder, WeightForm.SCALES)]
+        dtype = dtype_of(result)
+        scales = self._tensor(builder, WeightForm.SCALES, dtype)
+        operands = [self._tensor(builder, WeightForm.ROWS, dtype), indices, scales]
         attributes = {
             "bits": self.format.bits,
             "block_size": self.format.block,
@@ -57,11 +60,11 @@ class QuantisedWeight:
         if not self.format.offset:
             return rows
         lead, blocks = shape_of(indices), self.format.n_blocks(self.k)
-        offset = self._tensor(builder, WeightForm.OFFSET)
-        picked = builder.one("Gather", [offset, indices], tensor_type([*lead, blocks], "f32"), {"axis": 0})
+        offset = self._tensor(builder, WeightForm.OFFSET, dtype)
+        picked = builder.one("Gather", [offset, indices], tensor_type([*lead, blocks], dtype), {"axis": 0})
         last = builder.constant(np.array([len(lead) + 1]))
-        spread = builder.one("Unsqueeze", [picked, last], tensor_type([*lead, blocks, 1], "f32"))
-        in_blocks = tensor_type([*lead, blocks, self.format.block], "f32")
+        spread = builder.one("Unsqueeze", [picked, last], tensor_type([*lead, blocks, 1], dtype))
+        in_blocks = tensor_type([*lead, blocks, self.format.block], dtype)
         blocked = builder.one("Reshape", [rows, self._in_blocks(builder, len(lead))], in_blocks)
         moved = builder.one("Add", [blocked, spread], in_blocks)
         return builder.one("Reshape", [moved, builder.constant(np.array([0] * len(lead) + [-1]))], result)
@@ -79,8 +82,9 @@ class QuantisedWeight:
         shape = [*[0] * n_lead, self.format.n_blocks(self.k), self.format.block]
         return builder.constant(np.array(shape))
 
-    def _tensor(self, builder: OnnxBuilder, form: WeightForm) -> ir.Value:
-        dtype = "f32" if form in (WeightForm.SCALES, WeightForm.OFFSET) else "ui8"
+    def _tensor(self, builder: OnnxBuilder, form: WeightForm, dtype: str) -> ir.Value:
+        """``dtype``: of scales and offsets."""
+        dtype = dtype if form in (WeightForm.SCALES, WeightForm.OFFSET) else "ui8"
         type_ = tensor_type(self.format.shape(form, self.n, self.k), dtype)
         attributes = {
             "name": self.ref.name,

@@ -85,12 +85,12 @@ def _weight(op: ir.OpView) -> None:
         NBits.parse(str(to_python(op.attributes["format"])))
         form, forms = str(to_python(op.attributes["form"])), [each.value for each in WeightForm]
         _expect(form in forms, "attribute 'form' is unknown", form, ", ".join(forms))
-        dtype = "f32" if form in ("scales", "offset") else "ui8"
+        dtypes = ("f32", "f16", "bf16") if form in ("scales", "offset") else ("ui8",)
         _expect(
-            dtype_of(op.results[0]) == dtype,
+            dtype_of(op.results[0]) in dtypes,
             f"the {form} have the wrong dtype",
             dtype_of(op.results[0]),
-            dtype,
+            " or ".join(dtypes),
         )
 
 

@@ -25,7 +25,7 @@ _ELEMENTWISE: Mapping[str, Callable[[Arrays], np.ndarray]] = {
     "onnx.add": lambda a: a[0] + a[1],
     "onnx.sub": lambda a: a[0] - a[1],
     "onnx.mul": lambda a: a[0] * a[1],
-    "onnx.div": lambda a: a[0] / a[1] if a[0].dtype.kind == "f" else a[0] // a[1],
+    "onnx.div": lambda a: a[0] // a[1] if a[0].dtype.kind in "iu" else a[0] / a[1],
     "onnx.neg": lambda a: -a[0],
     "onnx.reciprocal": lambda a: (1 / a[0]).astype(a[0].dtype),
     "onnx.sqrt": lambda a: np.sqrt(a[0]),
@@ -134,7 +134,7 @@ def _fits(value: ir.Value, leading: int) -> bool:
         len(shape) >= leading
         and shape[:leading] == ((None, 1, None) if leading == 3 else (None, None))
         and None not in shape[leading:]
-        and dtype_of(value) in ("f32", "f64", "f16", "i64", "i32")
+        and dtype_of(value) in ("f32", "f64", "f16", "bf16", "i64", "i32")
     )
 
 

@@ -13,6 +13,7 @@ from torch_mlir.dialects import func
 from planonce.runtime.errors import PassError
 
 __all__ = [
+    "KV_ROLES",
     "ArgumentInfo",
     "ResultInfo",
     "Role",
@@ -33,8 +34,14 @@ class Role(enum.Enum):
     CACHED_LEN = "cached_len"
     ATTENDED_LEN = "attended_len"
     LOGIT_POSITIONS = "logit_positions"
-    KV = "kv"
+    KV = "kv"  # one sequence's keys or values, or a batch's: [batch, heads, capacity, head_dim]
+    KV_POOL = "kv_pool"  # blocks of any sequence's: [blocks, block_size, heads, head_dim]
+    BLOCK_TABLE = "block_table"  # i32 [batch, blocks a row]: which blocks of the pools are a row's, in order
     LOGITS = "logits"
+
+
+# What is written in place: a layer's keys or values, as a slot or as a pool of blocks.
+KV_ROLES = frozenset({Role.KV, Role.KV_POOL})
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +161,7 @@ def _common(attributes: Mapping[str, Any], what: str) -> dict[str, Any]:
         raise PassError(f"{what} has no usable plan.dims", found=str(dims), expected="an array of strings")
     layer = _integer(attributes, "plan.layer", what)
     which = None
-    if role == Role.KV.value:
+    if role in {member.value for member in KV_ROLES}:
         which = _string(attributes, "plan.which", what)
         if which not in ("key", "value") or layer is None:
             raise PassError(

@@ -13,6 +13,7 @@ from planonce.runtime.errors import PassError
 
 __all__ = [
     "DTYPES",
+    "ONNX_DTYPES",
     "constant_array",
     "dense_array",
     "dense_attribute",
@@ -41,6 +42,23 @@ DTYPES: dict[str, np.dtype] = {
     "i1": np.dtype(np.bool_),
     "i4": np.dtype(ml_dtypes.int4),
     "ui4": np.dtype(ml_dtypes.uint4),
+}
+
+# onnx.TensorProto.DataType of each element type.
+ONNX_DTYPES: dict[str, int] = {
+    "f32": 1,
+    "ui8": 2,
+    "i8": 3,
+    "ui16": 4,
+    "i16": 5,
+    "i32": 6,
+    "i64": 7,
+    "i1": 9,
+    "f16": 10,
+    "f64": 11,
+    "ui32": 12,
+    "ui64": 13,
+    "bf16": 16,
 }
 
 

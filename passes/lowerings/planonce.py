@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch_mlir import ir
 
+from ..ir.builder import dtype_of
 from .state import Lowering
 from .table import Call, LoweringTable
 
@@ -19,7 +20,9 @@ def _weight(low: Lowering, call: Call) -> ir.Value:
 
 @TABLE.row("torch.planonce.kv_write")
 def _kv_write(low: Lowering, call: Call) -> ir.Value:
-    return low.builder.plan("write_slice", list(call.args), [call.type], {"axis": 2})[0]
+    cache, new, offset = call.args
+    operands = [cache, low.cast(new, dtype_of(cache)), offset]
+    return low.builder.plan("write_slice", operands, [call.type], {"axis": 2})[0]
 
 
 @TABLE.row("torch.planonce.attention")

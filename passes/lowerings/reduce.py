@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 from torch_mlir import ir
 
@@ -120,7 +121,7 @@ def _rms_norm(low: Lowering, call: Call) -> ir.Value:
         if weight is not None
         else low.builder.constant(np.ones(list(map(int, normalized)), DTYPES[dtype]))
     )
-    epsilon = float(np.finfo(DTYPES[dtype]).eps) if epsilon is None else epsilon
+    epsilon = float(ml_dtypes.finfo(DTYPES[dtype]).eps) if epsilon is None else epsilon
     return low.one(
         "RMSNormalization", [value, scale], call.type, {"axis": -len(normalized), "epsilon": epsilon}
     )

@@ -9,7 +9,7 @@ import numpy as np
 from torch_mlir import ir
 
 from ..ir.builder import OnnxBuilder, dtype_of, rank_of, shape_of, tensor_type
-from ..ir.tensors import DTYPES
+from ..ir.tensors import DTYPES, ONNX_DTYPES
 from .sizes import Size
 from .table import NotLowered
 
@@ -174,21 +174,3 @@ class Lowering:
         result = self.one("Reshape", [value, shape], result_type)
         self.set_sizes(result, sizes)
         return result
-
-
-# onnx.TensorProto.DataType of each element type.
-ONNX_DTYPES: dict[str, int] = {
-    "f32": 1,
-    "ui8": 2,
-    "i8": 3,
-    "ui16": 4,
-    "i16": 5,
-    "i32": 6,
-    "i64": 7,
-    "i1": 9,
-    "f16": 10,
-    "f64": 11,
-    "ui32": 12,
-    "ui64": 13,
-    "bf16": 16,
-}

@@ -46,7 +46,7 @@ func.func @brain_float_on_cpu(
 
 // -----
 
-// CHECK: remark: layer 0: portable: not fused: head_dim 512 is more than 256, the most on cuda
+// CHECK: remark: layer 0: portable: not fused: head_dim 512 is more than 256, the most of flash attention
 // CHECK-LABEL: func.func @wide
 // CHECK-NOT: group_query
 func.func @wide(

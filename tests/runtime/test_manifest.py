@@ -114,6 +114,18 @@ def test_bad_manifest_is_refused_with_its_place(document: dict[str, Any], case: 
     assert str(caught.value).strip()
 
 
+@pytest.mark.parametrize(
+    ("side", "role"), [("inputs", "block_table"), ("inputs", "kv_pool"), ("outputs", "kv_pool")]
+)
+def test_a_paged_plan_is_refused_because_nothing_here_runs_it(
+    document: dict[str, Any], side: str, role: str
+) -> None:
+    document["stages"][0][side][-1]["role"] = role
+    with pytest.raises(PlanFormatError, match="does not execute paged plans") as caught:
+        Manifest.from_json(json.dumps(document))
+    assert role in caught.value.found and side in caught.value.where
+
+
 BAD_TENSORS = {
     "no list": _drop("tensors"),
     "twice": lambda d: d["tensors"].append(copy.deepcopy(d["tensors"][0])),
