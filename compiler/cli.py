@@ -54,8 +54,8 @@ def compile_command(
     dtype: Annotated[
         str | None,
         typer.Option(
-            help="what weights are kept in: keep (the blocks of a GGUF file), float32, float16, bfloat16, int8"
-            " or int4; default: keep where the checkpoint stores blocks, else as --arithmetic",
+            help="what weights are kept in: keep (the blocks of a GGUF file), float32, float16, bfloat16,"
+            " int8 or int4; default: keep where the checkpoint stores blocks, else as --arithmetic",
             show_default=False,
         ),
     ] = None,
@@ -71,12 +71,14 @@ def compile_command(
         int, typer.Option(help="values with a common scale, for int8 and int4: 16, 32, 64, 128 or 256")
     ] = DEFAULT_BLOCK_SIZE,
     symmetric: Annotated[
-        bool,
+        bool | None,
         typer.Option(
             "--symmetric/--no-symmetric",
-            help="int8 and int4: whether blocks are centred on zero; if not, closer, larger and slower",
+            help="int8 and int4: whether blocks are centred on zero; if not, closer and larger, and slower"
+            " where the packed program does not run; default: int8 is, int4 is not",
+            show_default=False,
         ),
-    ] = True,
+    ] = None,
     max_seq_len: Annotated[
         int | None,
         typer.Option(

@@ -38,7 +38,8 @@ class CompileOptions:
 
     ``dtype``: what the weights of linears and the embedding are kept in. "keep": the blocks that a GGUF file
     stores; "int8", "int4": rounded to blocks of ``block_size``, whose minima are kept too unless
-    ``symmetric``; None: keep for a file that has blocks, the arithmetic's dtype for the rest.
+    ``symmetric`` (by default int8 is, int4 is not); None: keep for a file that has blocks, the arithmetic's
+    dtype for the rest.
     ``arithmetic``: what values between operations and the KV cache are, and the weights that are in no
     blocks; None: the same as ``dtype`` where that is a float dtype, else float32.
     ``max_seq_len``: the largest cache the plan may be opened with; None: the model's own, at most 8192.
@@ -53,7 +54,7 @@ class CompileOptions:
     dtype: str | None = None
     arithmetic: str | None = None
     block_size: int = DEFAULT_BLOCK_SIZE
-    symmetric: bool = True
+    symmetric: bool | None = None
     max_seq_len: int | None = None
     attention: str = "auto"
     place: str = ""
@@ -202,7 +203,7 @@ def choose_arithmetic(dtype: str | None, wanted: str | None) -> str:
 
 
 def choose_dtype(weights: WeightIndex, wanted: str | None, arithmetic: str) -> str:
-    """``wanted``, or "keep" for a checkpoint that stores weights in blocks and ``arithmetic`` for any other."""
+    """``wanted``, or "keep" for a checkpoint that stores weights in blocks, ``arithmetic`` for any other."""
     if wanted is not None:
         return wanted
     return "keep" if any(entry.block_type is not None for entry in weights.values()) else arithmetic

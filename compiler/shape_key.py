@@ -62,8 +62,8 @@ def shape_key(family: str, config: Mapping[str, Any], *, weight_identity: str, d
 
 
 def weights_dtype(tensors: Iterable[TensorUse], arithmetic: str) -> str:
-    """What the weights are kept in, where it changes their values: ``arithmetic`` where none is quantised, and
-    after it each quantised weight's format. Merging weights changes nothing."""
+    """What the weights are kept in, where it changes their values: ``arithmetic``, and after it each
+    quantised weight's format. Merging weights changes nothing."""
     found = {f"{part}: {use.encoding.format}" for use in tensors if use.encoding for part in use.parts}
     return "\n".join([arithmetic, *sorted(found)])
 

@@ -49,12 +49,16 @@ class CompiledStructure:
 def choose_pipeline(text: str | None, attention: str, place: str = "") -> Pipeline:
     """The pipeline of a string, or the default one with its attention arm and placement set.
 
-    A placement is also applied before select-attention, which picks an arm by device. Raises PassError.
+    A placement is also applied before select-attention, which picks an arm by device. With it residual sums
+    and norms stay apart: one operation for both has two results, and both would cross a split.
+    Raises PassError.
     """
     if text is not None:
         return Pipeline.parse(text)
     calls: list[PassCall] = []
     for call in Pipeline.parse(DEFAULT_PIPELINE).calls:
+        if call.name == "fuse-skip-norm" and place:
+            continue
         if call.name == "select-attention":
             call = PassCall(call.name, tuple((k, attention if k == "arm" else v) for k, v in call.options))
             if place:
@@ -65,8 +69,15 @@ def choose_pipeline(text: str | None, attention: str, place: str = "") -> Pipeli
     return Pipeline(tuple(calls))
 
 
-def for_scheme(pipeline: Pipeline, scheme: str, block_size: int, *, symmetric: bool) -> Pipeline:
-    """The pipeline with every weight rounded: ``scheme`` of quantize-weights, which otherwise keeps them."""
+def for_scheme(
+    pipeline: Pipeline, scheme: str, block_size: int, *, symmetric: bool | None = None
+) -> Pipeline:
+    """The pipeline with every weight rounded: ``scheme`` of quantize-weights, which otherwise keeps them.
+
+    ``symmetric``: by default int8 is, where a block's minimum would gain nothing, and int4 is not, where it
+    is what makes it usable.
+    """
+    symmetric = scheme != "int4" if symmetric is None else symmetric
     options = (("scheme", scheme), ("block", str(block_size)), ("symmetric", str(symmetric).lower()))
     return Pipeline(
         tuple(

@@ -28,8 +28,7 @@ class FuseSkipNorm:
     """norm(a + b) becomes SkipSimplifiedLayerNormalization, or SkipLayerNormalization with a mean; the sum,
     which the next residual addition reads as well, is the operation's fourth result.
 
-    Not in the default pipeline: on the CPU the two operations apart are as fast for one token and about
-    twice as fast for a prompt. For providers whose kernel launches cost more."""
+    Left out where a program is placed on several devices: the sum and the norm would both cross a split."""
 
     name: ClassVar[str] = "fuse-skip-norm"
     summary: ClassVar[str] = "a residual addition and the norm behind it become one operation"

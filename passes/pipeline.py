@@ -16,7 +16,7 @@ __all__ = ["DEFAULT_PIPELINE", "PassCall", "Pipeline"]
 
 DEFAULT_PIPELINE = (
     "convert-torch-to-onnx,canonicalize,cse,tabulate-positions,fuse-rms-norm,fuse-activation,fuse-rope,"
-    "move-logit-gather,merge-linears,quantize-weights,canonicalize,cse,"
+    "move-logit-gather,fuse-skip-norm,merge-linears,quantize-weights,canonicalize,cse,"
     "select-attention{arm=auto device=cpu:0},"
     "assign-placement{device=cpu:0},insert-copies,alias-kv,canonicalize,cse,verify-plan"
 )

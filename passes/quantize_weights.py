@@ -73,7 +73,7 @@ class QuantizeWeights:
     head_bits: int = option(8, "bits of the embedding and the head for int4: 4 or 8")
     accuracy_level: int = option(4, "of MatMulNBits; 4: inputs are rounded to int8, 0: they are not")
     attention_accuracy_level: int = option(
-        0, "the same for what queries, keys and values come from, in 4 bits"
+        -1, "the same for what queries, keys and values come from, in 4 bits; -1: 0 for keep, else 4"
     )
     skip: tuple[str, ...] = option((), "names of weights to leave as they are; * matches anything")
 
@@ -83,7 +83,7 @@ class QuantizeWeights:
             raise PassError(
                 "no such block size", found=str(self.block), expected=", ".join(str(each) for each in BLOCKS)
             )
-        for level in (self.accuracy_level, self.attention_accuracy_level):
+        for level in (self.accuracy_level, max(self.attention_accuracy_level, 0)):
             if level not in range(5):
                 raise PassError("no such accuracy level", found=str(level), expected="0 to 4")
         if self.head_bits not in (4, 8):
@@ -155,10 +155,16 @@ class QuantizeWeights:
         if k < self.block or (_Use.EMBEDDING in kinds and k % self.block):
             return f"rows of {k} do not divide into blocks of {self.block}"
         bits = 8 if self.scheme is Scheme.INT8 else self.head_bits if is_head else 4
-        # Sums over the blocks of an input need whole blocks.
-        offset = not self.symmetric and k % self.block == 0
+        # Sums over the blocks of an input need whole blocks. The head's 8 bits among 4 need no minima.
+        offset = not self.symmetric and k % self.block == 0 and (bits == 4 or self.scheme is Scheme.INT8)
         format_ = NBits(bits, self.block, offset=offset, transposed=transposed)
         return format_, f"rounded to {format_}"
+
+    def _attention_level(self) -> int:
+        if self.attention_accuracy_level >= 0:
+            return self.attention_accuracy_level
+        # What is kept exactly is kept for its accuracy; next to rounded weights this rounding is lost.
+        return 0 if self.scheme is Scheme.KEEP else 4
 
     def _rewrite(self, uses: Mapping[ir.Operation, _Use], weight: QuantisedWeight) -> None:
         for op, use in uses.items():
@@ -169,7 +175,7 @@ class QuantizeWeights:
             else:
                 # In 8 bits the kernel knows one fast way only.
                 careful = weight.format.bits == 4 and _reaches_attention(op)
-                level = self.attention_accuracy_level if careful else self.accuracy_level
+                level = self._attention_level() if careful else self.accuracy_level
                 made = weight.linear(builder, op.operands[0], result.type, level)
             result.replace_all_uses_with(made)
             op.erase()

@@ -150,8 +150,8 @@ class StepLengths:
         return self._once("merged_shape", None, width, make)
 
     def positions(self, offset: ir.Value) -> ir.Value:
-        """The position of each new token, i64 [B, S], counted where the tokens are: a range would be as long as
-        their shape says, which on CUDA is on the host."""
+        """The position of each new token, i64 [B, S], counted where the tokens are: a range would be as long
+        as their shape says, which on CUDA is on the host."""
 
         def make() -> ir.Value:
             counted = self._one("CumSum", [self._each_token(), self._scalar(1)], (None, None), "i64")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 from torch_mlir import ir
 
@@ -17,6 +16,9 @@ from .table import Call, LowerFunction, LoweringTable, NotLowered, as_list
 __all__ = ["TABLE"]
 
 TABLE = LoweringTable("reduce")
+
+# torch.finfo(dtype).eps
+_MACHINE_EPSILON = {"f64": 2.0**-52, "f32": 2.0**-23, "f16": 2.0**-10, "bf16": 2.0**-7}
 
 
 def _reduce(low: Lowering, op_type: str, value: ir.Value, axes: Any, keep: bool, type_: ir.Type) -> ir.Value:
@@ -121,7 +123,7 @@ def _rms_norm(low: Lowering, call: Call) -> ir.Value:
         if weight is not None
         else low.builder.constant(np.ones(list(map(int, normalized)), DTYPES[dtype]))
     )
-    epsilon = float(ml_dtypes.finfo(DTYPES[dtype]).eps) if epsilon is None else epsilon
+    epsilon = _MACHINE_EPSILON[dtype] if epsilon is None else epsilon
     return low.one(
         "RMSNormalization", [value, scale], call.type, {"axis": -len(normalized), "epsilon": epsilon}
     )

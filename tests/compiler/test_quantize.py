@@ -221,7 +221,7 @@ def test_weights_are_made_in_slices_and_read_once(mixed: Path, format: NBits) ->
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"dtype": "int3"}, "keep, float32, int8, int4"),
+        ({"dtype": "int3"}, "keep, float32, float16, bfloat16, int8, int4"),
         ({"dtype": "int4", "block_size": 48}, "--block-size"),
         ({"dtype": "int8", "pass_pipeline": "cse"}, "quantize-weights{scheme=int8 block=32} into it"),
     ],

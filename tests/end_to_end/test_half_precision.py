@@ -93,9 +93,9 @@ def expected_logits(model: Any, tokens: list[int]) -> np.ndarray:
 
 
 def check_close(logits: np.ndarray, tokens: list[int], model: TinyModel) -> None:
-    """Against transformers in float32 on the same stored weights, which no 16-bit rounding blurs: the plan may
-    be twice as far from it as transformers' own float16 is (it is nearer on most models, for its fused kernels
-    round less often), and picks the same token wherever the best two are further apart than that."""
+    """Against transformers in float32 on the same stored weights, which no 16-bit rounding blurs. The plan
+    may be twice as far from it as transformers' own float16 is: it is nearer on most models, for fused
+    kernels round less often. It picks the same token wherever the best two are further apart than that."""
     wide = expected_logits(model.model, tokens)
     narrow = expected_logits(_in_half(model), tokens)
     bound = 2 * np.abs(narrow - wide).max()
