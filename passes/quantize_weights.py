@@ -73,7 +73,7 @@ class QuantizeWeights:
     head_bits: int = option(8, "bits of the embedding and the head for int4: 4 or 8")
     accuracy_level: int = option(4, "of MatMulNBits; 4: inputs are rounded to int8, 0: they are not")
     attention_accuracy_level: int = option(
-        -1, "the same for what queries, keys and values come from, in 4 bits; -1: 0 for keep, else 4"
+        -1, "the same for what queries, keys and values come from, in 4 bits; -1: 0 for keep, else the same"
     )
     skip: tuple[str, ...] = option((), "names of weights to leave as they are; * matches anything")
 
@@ -164,7 +164,7 @@ class QuantizeWeights:
         if self.attention_accuracy_level >= 0:
             return self.attention_accuracy_level
         # What is kept exactly is kept for its accuracy; next to rounded weights this rounding is lost.
-        return 0 if self.scheme is Scheme.KEEP else 4
+        return 0 if self.scheme is Scheme.KEEP else self.accuracy_level
 
     def _rewrite(self, uses: Mapping[ir.Operation, _Use], weight: QuantisedWeight) -> None:
         for op, use in uses.items():

@@ -24,8 +24,8 @@ KvBuffers = Mapping[tuple[int, str], Storage]
 class BoundStep:
     """IO bindings of all stages for one (batch, sequence, logits, capacity).
 
-    ``logits`` is a numpy-owned host array ``[batch, n, vocab]`` that :meth:`run` overwrites: the copy from
-    the program's own result tensor is the plan's copy edge to the host.
+    ``logits`` is a numpy-owned host array ``[batch, n, vocab]`` that :meth:`run` overwrites: the program's own
+    result where that is on the host in float32, else a copy of it, the plan's copy edge to the host.
     """
 
     __slots__ = (
@@ -35,6 +35,7 @@ class BoundStep:
         "_program",
         "_result",
         "_runs",
+        "_travels",
         "bindings",
         "inputs",
         "logits",
@@ -59,7 +60,12 @@ class BoundStep:
             self._copies.setdefault(source_stage, []).append((landing, values[source_stage, source]))
         self._runs = self._scheduled()
         self._result = values[program.logits_stage, program.logits_name]
-        self.logits: NDArray[np.float32] = np.zeros(self._result.shape, dtype=np.float32)
+        # From the host to the host nothing has to travel: the result's own array is where a caller reads.
+        own = self._result.host_array
+        self._travels = own is None or self._result.dtype != "float32"
+        self.logits: NDArray[np.float32] = (
+            np.zeros(self._result.shape, dtype=np.float32) if self._travels or own is None else own
+        )
         counters.bindings_made += len(self.bindings)
         counters.bind_calls += sum(b.bind_calls for b in self.bindings)
 
@@ -157,5 +163,6 @@ class BoundStep:
             raise PlanError(
                 "ONNX Runtime failed while running the plan.", found=str(error).strip()[:400]
             ) from None
-        self._result.copy_to_float32(self.logits)
+        if self._travels:
+            self._result.copy_to_float32(self.logits)
         return self.logits

@@ -49,6 +49,9 @@ def run_command(
         int | None, typer.Option(help="positions of the KV cache (default: at most 2048)")
     ] = None,
     threads: Annotated[int | None, typer.Option(help="threads (default: what this process may use)")] = None,
+    device: Annotated[
+        str | None, typer.Option(help="refuse a plan that is placed elsewhere: cpu, cuda, cpu:1, ...")
+    ] = None,
     verify: Annotated[Verify, typer.Option(help="how much of the plan's files to check")] = Verify.STANDARD,
     as_json: Annotated[
         bool, typer.Option("--json", help="print one JSON object at the end instead of text as it arrives")
@@ -77,7 +80,7 @@ def run_command(
     from .run_stats import stats_lines
     from .text_run import TextRun, result_document, show
 
-    run = TextRun.load(plan, given, capacity=capacity, threads=threads, verify=verify)
+    run = TextRun.load(plan, given, capacity=capacity, threads=threads, verify=verify, device=device)
     try:
         if chat:
             from .cli_chat import talk

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from . import ort
@@ -11,6 +11,7 @@ from .device import DeviceLocation
 from .errors import CapacityExceeded, PlanIntegrityError
 from .kv_cache import KvCache
 from .kv_geometry import KvGeometry
+from .laps import Laps
 from .manifest import Manifest, ModelFacts, Stage
 from .manifest_checks import version_tuple
 from .ort import OrtProgram, ProgramOptions
@@ -29,16 +30,24 @@ DEFAULT_CAPACITY = 2048  # a model's own maximum can be 131072 positions: gigaby
 class Plan:
     """A plan directory, ready to open sessions. Every attribute is fixed at load."""
 
-    __slots__ = ("_step", "directory", "geometry", "manifest", "portable_because", "threads")
+    __slots__ = ("_step", "directory", "geometry", "load_parts", "manifest", "portable_because", "threads")
 
     def __init__(
-        self, manifest: Manifest, directory: Path, step: StepProgram, threads: int, portable_because: str = ""
+        self,
+        manifest: Manifest,
+        directory: Path,
+        step: StepProgram,
+        threads: int,
+        portable_because: str = "",
+        load_parts: Mapping[str, float] | None = None,
     ) -> None:
-        """Use :meth:`load`. ``portable_because``: why the plan's packed program is not the one that runs."""
+        """Use :meth:`load`. ``portable_because``: why the plan's packed program is not the one that runs.
+        ``load_parts``: seconds of the load, by part."""
         self.manifest = manifest
         self.directory = directory
         self.threads = threads
         self.portable_because = portable_because
+        self.load_parts = load_parts or {}
         self.geometry = KvGeometry.of_specs(manifest.kv_slots)
         self._step = step
 
@@ -63,12 +72,15 @@ class Plan:
         proves itself (docs/plan-format.md); else the portable one, as :attr:`program` then says.
         Raises PlanFormatError, PlanIntegrityError, TopologyChanged (before any weight is read), PlanError.
         """
+        laps = Laps()
         directory = Path(path)
         level = verify if isinstance(verify, Verify) else Verify(verify)
         manifest = Manifest.load(directory)
         _check_version(manifest)
         topology = Topology.of(manifest, devices)
+        laps.lap("manifest")
         verify_files(manifest, directory, level)
+        laps.lap("files")
         threads = default_threads() if threads is None else max(1, threads)
         initializers = map_weights(manifest.checkpoint)
         stages: list[StageProgram] = []
@@ -89,7 +101,8 @@ class Plan:
             check_on_device(stage, program.host_nodes)
             stages.append(StageProgram(stage, program))
         step = StepProgram(manifest, tuple(stages), topology)
-        return Plan(manifest, directory, step, threads, portable_because)
+        laps.lap("programs")
+        return Plan(manifest, directory, step, threads, portable_because, laps.seconds)
 
     @property
     def model(self) -> ModelFacts:

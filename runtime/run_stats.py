@@ -41,6 +41,8 @@ class RunStats:
     runs_after_first_token: int
     traces: int
     pass_runs: int
+    program: str  # which of the plan's programs runs, and why
+    load_parts: dict[str, float]  # seconds of the plan's own load, by part
 
     def document(self) -> dict[str, object]:
         """For JSON."""
@@ -103,6 +105,8 @@ class RunMeter:
             runs_after_first_token=self._after_first.runs,
             traces=counters.traces,
             pass_runs=counters.pass_runs,
+            program=self._plan.program,
+            load_parts=dict(self._plan.load_parts),
         )
 
 
@@ -118,8 +122,9 @@ def stats_lines(stats: RunStats, manifest: Manifest) -> list[str]:
         )
         decode += f", {host:.1%} of it picking and text" if host is not None else ""
     first = "none" if stats.first_token_seconds is None else f"after {stats.first_token_seconds:.3f} s"
+    parts = ", ".join(f"{name} {seconds * 1e3:.0f} ms" for name, seconds in stats.load_parts.items())
     rows = [
-        ("load", f"{stats.load_seconds:.2f} s"),
+        ("load", f"{stats.load_seconds:.2f} s" + (f" ({parts})" if parts else "")),
         (
             "prompt",
             f"{stats.prompt_tokens} tokens in {stats.prefill_seconds:.3f} s,"
@@ -133,6 +138,7 @@ def stats_lines(stats: RunStats, manifest: Manifest) -> list[str]:
         ),
         ("threads", str(stats.threads)),
         ("plan", plan_facts(manifest)),
+        ("program", stats.program),
         (
             "why fast",
             f"after load {stats.ort_sessions_after_load} ONNX Runtime sessions made; after the first token"
@@ -145,15 +151,16 @@ def stats_lines(stats: RunStats, manifest: Manifest) -> list[str]:
 
 
 def plan_facts(manifest: Manifest) -> str:
-    """``LlamaForCausalLM, 30 layers, float32; 1 stage on cpu:0; attention fused in 30 layers``."""
+    """``LlamaForCausalLM, 30 layers, float32 (weights int8/32); 1 stage on cpu:0; attention fused in 30``."""
     model = manifest.model
     arms: dict[str, int] = {}
     for choice in manifest.attention:
         arms[choice.arm] = arms.get(choice.arm, 0) + 1
+    weights = f" (weights {', '.join(model.weight_formats)})" if model.weight_formats else ""
     count = len(manifest.stages)
     devices = ", ".join(dict.fromkeys(stage.device for stage in manifest.stages))
     parts = [
-        f"{model.architecture}, {model.n_layers} layers, {model.dtype}",
+        f"{model.architecture}, {model.n_layers} layers, {model.dtype}{weights}",
         f"{count} {'stage' if count == 1 else 'stages'} on {devices}",
     ]
     if arms:

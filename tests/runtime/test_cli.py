@@ -488,3 +488,14 @@ def test_inspect_of_missing_weights_is_an_answer_and_not_a_crash(tmp_path: Path)
     plan = build(tmp_path / "other", text_tiny(reference_weights=True))
     (tmp_path / "other-checkpoint").rename(tmp_path / "moved")
     assert "has moved" in planonce("inspect", plan, code=1).stdout
+
+
+def test_a_plan_is_not_run_on_another_device_than_asked_for(tiny_plan_dir: Path) -> None:
+    run = ("run", tiny_plan_dir, "--tokens", "5", "--max-new-tokens", "2", "--greedy")
+    assert planonce(*run, "--device", "cpu").stdout == planonce(*run, "--device", "cpu:0").stdout
+    for other in ("cuda", "cpu:1"):
+        refused = planonce(*run, "--device", other, code=None)
+        assert refused.returncode != 0
+        assert refused.stdout == ""
+        for text in ("placed on other devices", "cpu:0", f"--place {other}"):
+            assert text in refused.stderr
