@@ -17,6 +17,7 @@ from pathlib import Path
 
 from planonce.compiler import CompileOptions, compile_checkpoint
 from planonce.passes import Pipeline
+from planonce.passes.pipeline import DEFAULT_PIPELINE
 from planonce.runtime.bench.engines import Engine, find_engines, plan_weights
 from planonce.runtime.bench.measure import BenchOptions, run_bench
 from planonce.runtime.bench.plot import write_plot
@@ -24,10 +25,18 @@ from planonce.runtime.bench.report import markdown, text_tables
 from planonce.runtime.bench.results import BenchResult
 from planonce.runtime.manifest import Manifest
 
+# onnxruntime-genai's own format: blocks without minima, and a head of 4 bits.
+LIKE_GENAI = "int4-like-genai"
 AGAINST = {
     "float32": ("genai", "transformers"),
     "int4": ("genai", "llama.cpp"),
+    LIKE_GENAI: ("genai",),
     "keep": ("llama.cpp", "genai"),
+}
+PIPELINES = {
+    LIKE_GENAI: DEFAULT_PIPELINE.replace(
+        "quantize-weights", "quantize-weights{scheme=int4 symmetric=true head-bits=4}"
+    )
 }
 ABLATED = "int4"
 OPTIMISATIONS = (
@@ -45,11 +54,15 @@ def say(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
-def compile_plan(checkpoint: str, directory: Path, dtype: str, pipeline: str | None = None) -> Path:
+def compile_plan(
+    checkpoint: str, directory: Path, dtype: str, pipeline: str | None = None, *, packed: bool = True
+) -> Path:
     say(f"compiling {directory}")
     # The compiler does not take a pipeline and a dtype that it would have to put into it.
     chosen = {"dtype": dtype} if pipeline is None else {"pass_pipeline": pipeline}
-    compile_checkpoint(CompileOptions(checkpoint, directory, force=True, self_check=False, **chosen))
+    compile_checkpoint(
+        CompileOptions(checkpoint, directory, force=True, self_check=False, packed=packed, **chosen)
+    )
     return directory
 
 
@@ -67,6 +80,8 @@ def ablation(checkpoint: str, plan: Path, output: Path, options: BenchOptions) -
     ours = engines[0]
     # The same plan twice: a difference that is no larger than theirs is noise.
     engines.append(replace(ours, name="the same again"))
+    portable = compile_plan(checkpoint, output / "portable", "", str(whole), packed=False)
+    engines.append(Engine("without packed program", ours.command, portable.resolve(), ours.weights))
     for name in OPTIMISATIONS:
         rest = tuple(call for call in whole.calls if call.name != name)
         if rest == whole.calls:
@@ -98,7 +113,7 @@ def main() -> None:
     output.mkdir(parents=True, exist_ok=True)
     results: dict[str, BenchResult] = {}
     for dtype in arguments.plans.split(","):
-        plan = compile_plan(arguments.checkpoint, output / dtype, dtype)
+        plan = compile_plan(arguments.checkpoint, output / dtype, dtype, PIPELINES.get(dtype))
         results[dtype] = against_peers(plan, AGAINST[dtype], arguments.peers, options)
         write_plot(results[dtype], output / f"{dtype}.png")
         print(f"\n== {dtype} ==\n{text_tables(results[dtype])}", flush=True)

@@ -22,8 +22,11 @@ from planonce.runtime.errors import PlanFormatError
 from planonce.runtime.manifest import MANIFEST_NAME
 
 sys.path.insert(0, str(Path(__file__).parent))
+from packing import NOT_HERE, linear, packs_here
 from quantised_gguf import write_quantised_llama
 from tiny_models import make_tiny_model
+
+needs_packing = pytest.mark.skipif(not packs_here(), reason=NOT_HERE)
 
 TOKENS = [3, 141, 59, 26, 53, 58, 97, 93, 23, 84]
 
@@ -52,21 +55,6 @@ def relative(found: np.ndarray, expected: np.ndarray) -> float:
     return float(np.abs(found - expected).max() / np.abs(expected).max())
 
 
-def linear(n: int, k: int, *, bits: int, block: int) -> tuple[onnx.NodeProto, dict[str, np.ndarray]]:
-    random = np.random.default_rng(n)
-    blocks = k // block
-    tensors = {
-        "data": random.integers(0, 256, (n, blocks, block * bits // 8), dtype=np.uint8),
-        "scales": random.uniform(0.001, 0.1, (n, blocks)).astype(np.float32),
-        "offset": random.uniform(-1, 1, (n, blocks)).astype(np.float32),
-    }
-    attributes = {"K": k, "N": n, "bits": bits, "block_size": block, "accuracy_level": 4}
-    node = helper.make_node(
-        "MatMulNBits", ["x", "data", "scales"], ["y"], domain="com.microsoft", **attributes
-    )
-    return node, tensors
-
-
 def values(tensors: dict[str, np.ndarray], bits: int) -> np.ndarray:
     """The matrix [n, k] in float64."""
     data = tensors["data"]
@@ -75,6 +63,7 @@ def values(tensors: dict[str, np.ndarray], bits: int) -> np.ndarray:
     return (moved + tensors["offset"][..., None]).reshape(len(data), -1)
 
 
+@needs_packing
 @pytest.mark.parametrize(
     ("n", "k", "bits", "block"),
     [(48, 64, 4, 32), (40, 96, 4, 32), (24, 64, 4, 32), (64, 128, 4, 64), (33, 256, 4, 128), (48, 64, 8, 32),
@@ -116,6 +105,7 @@ def test_a_packed_linear_is_exact_for_inputs_that_need_no_rounding(
         assert relative(y, rows.astype(np.float64) @ values(without, bits).T) > 0.01
 
 
+@needs_packing
 def test_another_layout_is_refused_not_written_into() -> None:
     node, tensors = linear(48, 64, bits=4, block=32)
     _, packed = packed_program._pack(node, tensors["data"], tensors["scales"])
@@ -127,6 +117,7 @@ def test_another_layout_is_refused_not_written_into() -> None:
     assert np.array_equal(packed, before)
 
 
+@needs_packing
 def test_the_packed_program_runs_and_agrees_with_the_portable_one(plan: Path) -> None:
     packed, portable = Plan.load(plan, threads=1), Plan.load(plan, threads=1, packed=False)
     assert (packed.program, portable.program) == ("packed", "portable: asked for")
@@ -142,6 +133,7 @@ def test_the_packed_program_runs_and_agrees_with_the_portable_one(plan: Path) ->
     assert (one.argmax(-1) == other.argmax(-1)).mean() >= 0.8
 
 
+@needs_packing
 def test_prompts_in_chunks_and_tokens_alone_give_the_same_logits_packed(plan: Path) -> None:
     loaded = Plan.load(plan, threads=1)
     session = loaded.open(capacity=32)
@@ -149,6 +141,7 @@ def test_prompts_in_chunks_and_tokens_alone_give_the_same_logits_packed(plan: Pa
     assert relative(alone, logits(loaded)) < 1e-5
 
 
+@needs_packing
 @pytest.mark.parametrize("other", ["processor", "version", "unknown processor"])
 def test_on_another_machine_the_portable_program_runs(
     plan: Path, other: str, monkeypatch: pytest.MonkeyPatch
@@ -188,6 +181,7 @@ def resigned(plan: Path) -> None:
     (plan / MANIFEST_NAME).write_text(replace(manifest, files=files).to_json(), encoding="utf-8")
 
 
+@needs_packing
 def test_one_weight_that_is_not_taken_from_the_plan_is_noticed_at_load(
     plan: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -207,6 +201,7 @@ def test_one_weight_that_is_not_taken_from_the_plan_is_noticed_at_load(
     assert relative(logits(loaded), expected) > 0.01
 
 
+@needs_packing
 def test_packed_bytes_that_rotted_are_noticed_at_load(plan: Path, tmp_path: Path) -> None:
     copy = tmp_path / "plan"
     copy.mkdir()
@@ -221,6 +216,7 @@ def test_packed_bytes_that_rotted_are_noticed_at_load(plan: Path, tmp_path: Path
     assert Plan.load(copy, threads=1, verify="size").program.startswith("portable: it does not repeat")
 
 
+@needs_packing
 def test_a_layout_that_is_not_known_leaves_the_portable_program_alone_and_says_so(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -233,6 +229,7 @@ def test_a_layout_that_is_not_known_leaves_the_portable_program_alone_and_says_s
     assert Plan.load(output, threads=1, verify="full").program == "portable"
 
 
+@needs_packing
 def test_a_packed_program_that_computes_something_else_is_left_out(
     tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -270,6 +267,7 @@ def test_without_anything_to_gain_there_is_no_packed_program(
     assert Plan.load(output, threads=1).program == "portable"
 
 
+@needs_packing
 def test_a_gguf_that_is_kept_is_packed_where_its_inputs_are_rounded(tmp_path: Path) -> None:
     gguf = write_quantised_llama(tmp_path / "tiny.gguf", {}, default="q4_1", tied=True)
     output = compiled(gguf, tmp_path / "plan", packed=True)
@@ -286,6 +284,7 @@ def test_same_compile_twice_gives_the_same_bytes(tiny: Path, plan: Path, tmp_pat
         assert (again / path.name).read_bytes() == path.read_bytes(), path.name
 
 
+@needs_packing
 @pytest.mark.parametrize(
     ("where", "value"),
     [
@@ -311,6 +310,7 @@ def test_a_manifest_with_an_impossible_packed_program_is_refused(
         Manifest.from_json(json.dumps(document))
 
 
+@needs_packing
 def test_what_a_probe_could_not_tell_apart_is_not_trusted(
     plan: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
