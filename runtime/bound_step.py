@@ -24,8 +24,8 @@ KvBuffers = Mapping[tuple[int, str], Storage]
 class BoundStep:
     """IO bindings of all stages for one (batch, sequence, logits, capacity).
 
-    ``logits`` is a numpy-owned host array ``[batch, n, vocab]`` that :meth:`run` overwrites: the program's own
-    result where that is on the host in float32, else a copy of it, the plan's copy edge to the host.
+    ``logits`` is a numpy-owned host array ``[batch, n, vocab]`` that :meth:`run` overwrites: the program's
+    own result where that is on the host in float32, else a copy of it, the plan's copy edge to the host.
     """
 
     __slots__ = (

@@ -104,6 +104,7 @@ class PlanReport:
                 ("pipeline", manifest.pipeline or "none"),
                 ("made with", ", ".join(f"{name} {v}" for name, v in sorted(manifest.tool_versions.items()))),
                 ("needs", f"ONNX Runtime >= {manifest.minimum_onnxruntime}"),
+                ("packed for", _packed_for(manifest)),
             ]
         )
         yield ""
@@ -197,6 +198,11 @@ def _folded(remarks: Iterable[str]) -> Iterator[str]:
 
 def _span(layers: Sequence[int]) -> str:
     return str(layers[0]) if len(layers) == 1 else f"{layers[0]}-{layers[-1]}"
+
+
+def _packed_for(manifest: Manifest) -> str:
+    packed = manifest.packed
+    return "nothing" if packed is None else f"{packed.processor} with ONNX Runtime {packed.onnxruntime}"
 
 
 def _table(rows: Iterable[tuple[str, ...]], indent: str = "") -> Iterator[str]:
