@@ -21,7 +21,7 @@ from .compile_options import (
 )
 from .memory import peak_rss
 from .package import PlanDirectory, check_target, open_plan_directory, require_free_space
-from .packed_program import PACKED_PROGRAM, UnknownLayout, pack_weights
+from .packed_program import PACKED_PROGRAM, UnknownLayout, pack_weights, packed_bytes, refuse_folded
 from .plan_file import PlanFile
 from .progress import PhaseTimer, Progress, SilentProgress
 from .weights_writer import WEIGHTS_FILE, Placement, WeightMode, place, write_tensors
@@ -71,6 +71,7 @@ def compile_checkpoint(options: CompileOptions, progress: Progress | None = None
         timer=timer,
     )
     refuse_paged(structure.program)
+    refuse_folded(structure.program)
     refuse_without_kernels(arithmetic, (stage.stage.device for stage in structure.program.stages))
     key = shape_key(
         str(checkpoint.config.model_type),
@@ -98,8 +99,10 @@ class _Job:
     def write(self) -> CompileReport:
         placement = self._place()
         with open_plan_directory(self.options.output, force=self.options.force) as plan:
-            plan.needed = placement.written_bytes + placement.linked_bytes
-            require_free_space(plan.path, placement.written_bytes)
+            packed = self.structure.packed if self.options.packed else None
+            written = placement.written_bytes + (0 if packed is None else packed_bytes(packed))
+            plan.needed = written + placement.linked_bytes
+            require_free_space(plan.path, written)
             for stage in self.structure.program.stages:
                 plan.write(stage.stage.program, stage.serialize(placement.locations))
             why_not = self._write_weights(plan, placement)

@@ -27,13 +27,17 @@ from torch_mlir import ir
 
 from planonce.passes.driver import run_pipeline
 from planonce.passes.ir.nbits import WeightForm
+from planonce.runtime.errors import CompileError
 
 from .emit import EmittedProgram, EmittedStage, emit
 from .plan_file import PlanFile
 from .tensor_use import TensorUse
 from .weights_writer import ALIGNMENT, Location
 
-__all__ = ["PACKED_PROGRAM", "PackedBytes", "UnknownLayout", "emit_packed", "pack_weights"]
+__all__ = [
+    "PACKED_PROGRAM", "PackedBytes", "UnknownLayout", "emit_packed", "pack_weights", "packed_bytes",
+    "refuse_folded",
+]  # fmt: skip
 
 PACKED_PROGRAM = "packed.onnx"
 _TILE = 16  # columns whose floats lie side by side
@@ -72,6 +76,24 @@ def emit_packed(module: ir.Module, program: EmittedProgram) -> EmittedStage | No
         return None
     (stage,) = emit(module).stages
     return replace(stage, stage=replace(stage.stage, program=PACKED_PROGRAM))
+
+
+def refuse_folded(program: EmittedProgram) -> None:
+    """Raises CompileError for folded weights in the portable program, which would leave out their offsets."""
+    for use in program.tensors:
+        if use.encoding is not None and use.encoding.form is WeightForm.FOLDED:
+            raise CompileError(
+                "The pipeline folds offsets into packed weights, which a portable program does not have.",
+                found=use.name,
+                todo="Leave fold-offsets out of it: the packed program is made beside, where it is of use.",
+            )
+
+
+def packed_bytes(stage: EmittedStage) -> int:
+    """About what :func:`pack_weights` appends: codes, scales, and as many floats for the codes' zero."""
+    uses = {use.name: use for use in stage.tensors}
+    names = {node.input[1]: node.input[2] for node in _folded(stage, uses)}
+    return sum(uses[data].nbytes + 2 * uses[scales].nbytes + 2 * ALIGNMENT for data, scales in names.items())
 
 
 def pack_weights(

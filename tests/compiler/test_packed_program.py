@@ -17,8 +17,9 @@ from planonce.compiler import packed_check, packed_program
 from planonce.compiler.compile import compile_checkpoint
 from planonce.compiler.compile_options import CompileOptions
 from planonce.compiler.packed_program import PACKED_PROGRAM, UnknownLayout
+from planonce.passes.pipeline import DEFAULT_PIPELINE
 from planonce.runtime import Manifest, Plan
-from planonce.runtime.errors import PlanFormatError
+from planonce.runtime.errors import CompileError, PlanFormatError
 from planonce.runtime.manifest import MANIFEST_NAME
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -276,6 +277,25 @@ def test_a_gguf_that_is_kept_is_packed_where_its_inputs_are_rounded(tmp_path: Pa
     loaded = Plan.load(output, threads=1)
     assert loaded.program == "packed"
     assert relative(logits(loaded), logits(Plan.load(output, threads=1, packed=False))) < 0.05
+
+
+def test_offsets_folded_in_the_portable_program_are_refused(tiny: Path, tmp_path: Path) -> None:
+    """It would run, with every offset left out."""
+    pipeline = DEFAULT_PIPELINE.replace("quantize-weights", "quantize-weights{scheme=int4 symmetric=false}")
+    with pytest.raises(CompileError, match="portable program does not have"):
+        compiled(tiny, tmp_path / "plan", pass_pipeline=f"{pipeline},fold-offsets")
+    assert not (tmp_path / "plan").exists()
+
+
+@needs_packing
+def test_room_is_asked_for_with_the_packed_weights(
+    plan: Path, tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr("planonce.compiler.compile.require_free_space", lambda _, n: asked.append(n))
+    output = compiled(tiny, tmp_path / "plan", dtype="int4")
+    size = (output / "weights.bin").stat().st_size
+    assert size <= asked[0] < 1.5 * size
 
 
 def test_same_compile_twice_gives_the_same_bytes(tiny: Path, plan: Path, tmp_path: Path) -> None:
