@@ -87,12 +87,19 @@ def greedy(session: DecodeSession, token: int, n: int) -> list[int]:
 
 
 def test_how_a_prompt_is_fed_does_not_change_what_follows(plan: Plan) -> None:
-    made = []
+    fed: list[np.ndarray] = []
     for chunk in (len(PROMPT), 7, 1):
         session = plan.open(capacity=CAPACITY)
-        first = int(session.prefill(PROMPT, chunk=chunk)[-1].argmax())
-        made.append([first, *greedy(session, first, 63)])
-    assert made[0] == made[1] == made[2]
+        fed.append(np.vstack([session.prefill(PROMPT, chunk=chunk)[-1:], decode(session, OTHER * 4)]))
+    scale = np.abs(fed[0]).max()
+    for other in fed[1:]:
+        if plan.model.weight_formats:
+            # Inputs that are rounded to 8 bits may fall to the other side when a sum is taken in other order.
+            assert np.abs(other - fed[0]).max() < 0.05 * scale
+            assert np.abs(other - fed[0]).mean() < 0.015 * scale
+        else:
+            assert np.abs(other - fed[0]).max() < 1e-5 * scale
+            assert np.array_equal(other.argmax(-1), fed[0].argmax(-1))
 
 
 @pytest.mark.parametrize("k", [0, 1, len(PROMPT) // 2, len(PROMPT)], ids=["0", "1", "middle", "current"])
