@@ -70,6 +70,8 @@ def compile_checkpoint(options: CompileOptions, progress: Progress | None = None
         example_cached_len=options.example_cached_len,
         timer=timer,
     )
+    if not options.packed:
+        structure = replace(structure, packed=None)
     refuse_paged(structure.program)
     refuse_folded(structure.program)
     refuse_without_kernels(arithmetic, (stage.stage.device for stage in structure.program.stages))
@@ -99,7 +101,7 @@ class _Job:
     def write(self) -> CompileReport:
         placement = self._place()
         with open_plan_directory(self.options.output, force=self.options.force) as plan:
-            packed = self.structure.packed if self.options.packed else None
+            packed = self.structure.packed
             written = placement.written_bytes + (0 if packed is None else packed_bytes(packed))
             plan.needed = written + placement.linked_bytes
             require_free_space(plan.path, written)
@@ -153,7 +155,7 @@ class _Job:
 
     def _write_packed(self, plan: PlanDirectory, placement: Placement, weights: PlanFile) -> str:
         packed = self.structure.packed
-        if packed is None or not self.options.packed:
+        if packed is None:
             return ""
         try:
             found = pack_weights(packed, placement.locations, weights)

@@ -32,7 +32,7 @@ from planonce.runtime.errors import CompileError
 from .emit import EmittedProgram, EmittedStage, emit
 from .plan_file import PlanFile
 from .tensor_use import TensorUse
-from .weights_writer import ALIGNMENT, Location
+from .weights_writer import ALIGNMENT, Location, aligned
 
 __all__ = [
     "PACKED_PROGRAM", "PackedBytes", "UnknownLayout", "emit_packed", "pack_weights", "packed_bytes",
@@ -110,11 +110,14 @@ def pack_weights(
         if name in found:
             continue
         data = _read(file, uses[name], locations[name])
-        scales = _read(file, uses[node.input[2]], locations[node.input[2]])
-        offset = _read_offset(file, uses[name], uses[node.input[2]], locations)
+        scales_use = uses[node.input[2]]
+        scales = _read(file, scales_use, locations[scales_use.name])
+        # A tensor of the portable program, of the scales' dtype and shape.
+        offset_name = name.removesuffix(WeightForm.FOLDED.value) + WeightForm.OFFSET.value
+        offset = _read(file, scales_use, locations[offset_name])
         key, packed = _pack(node, data, scales)
         _write_offsets(packed, data, scales, offset, zero=_zero(uses[name]))
-        file.pad_to(-(-file.position // ALIGNMENT) * ALIGNMENT)
+        file.pad_to(aligned(file.position))
         found[name] = PackedBytes(key, file.position, packed.nbytes)
         file.write(packed.data)
     return found
@@ -136,14 +139,6 @@ def _read(file: PlanFile, use: TensorUse, at: Location) -> np.ndarray:
     return np.fromfile(
         file.path, use.dtype, count=at.nbytes // np.dtype(use.dtype).itemsize, offset=at.offset
     ).reshape(use.shape)
-
-
-def _read_offset(
-    file: PlanFile, data: TensorUse, scales: TensorUse, locations: Mapping[str, Location]
-) -> np.ndarray:
-    """The offsets: a tensor of the portable program, of the scales' dtype and shape."""
-    name = data.name.removesuffix(WeightForm.FOLDED.value) + WeightForm.OFFSET.value
-    return _read(file, replace(scales, name=name), locations[name])
 
 
 def _pack(node: NodeProto, data: np.ndarray, scales: np.ndarray) -> tuple[str, np.ndarray]:

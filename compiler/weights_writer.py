@@ -25,7 +25,10 @@ from .plan_file import PlanFile
 from .progress import Progress
 from .tensor_use import TensorUse
 
-__all__ = ["WEIGHTS_FILE", "Location", "Placement", "WeightMode", "WeightSource", "place", "write_tensors"]
+__all__ = [
+    "ALIGNMENT", "WEIGHTS_FILE", "Location", "Placement", "WeightMode", "WeightSource", "aligned", "place",
+    "write_tensors",
+]  # fmt: skip
 
 WEIGHTS_FILE = "weights.bin"
 # A page: the runtime maps each tensor, and a mapping that starts on a page shares none with its neighbour.
@@ -54,6 +57,11 @@ class WeightSource(BlockSource, Protocol):
     def __getitem__(self, name: str, /) -> WeightEntryLike: ...
 
     def raw_location(self, name: str, dtype: str) -> tuple[Path, int, int] | None: ...
+
+
+def aligned(position: int) -> int:
+    """The first place from ``position`` on where a tensor of ``weights.bin`` may begin."""
+    return -(-position // ALIGNMENT) * ALIGNMENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +128,7 @@ def place(
             stored.append(_stored(use, same[shared]))
             continue
         if raw is None:
-            start = -(-end // ALIGNMENT) * ALIGNMENT
+            start = aligned(end)
             locations[use.name] = Location(WEIGHTS_FILE, start, use.nbytes)
             stored.append(_stored(use, locations[use.name]))
             end = start + use.nbytes

@@ -61,10 +61,10 @@ class BoundStep:
         self._runs = self._scheduled()
         self._result = values[program.logits_stage, program.logits_name]
         # From the host to the host nothing has to travel: the result's own array is where a caller reads.
-        own = self._result.host_array
-        self._travels = own is None or self._result.dtype != "float32"
+        own = self._result.host_array if self._result.dtype == "float32" else None
+        self._travels = own is None
         self.logits: NDArray[np.float32] = (
-            np.zeros(self._result.shape, dtype=np.float32) if self._travels or own is None else own
+            np.zeros(self._result.shape, dtype=np.float32) if own is None else own
         )
         counters.bindings_made += len(self.bindings)
         counters.bind_calls += sum(b.bind_calls for b in self.bindings)

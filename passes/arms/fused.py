@@ -8,16 +8,13 @@ from ..ir.builder import OnnxBuilder, shape_of, tensor_type
 from ..ir.matching import erase_if_dead
 from ..ir.op_schema import MS_DOMAIN
 from .call import AttentionCall
-from .merged_heads import erase_writes, merge_heads, packed, replace_attended, write_refusal
+from .merged_heads import erase_writes, head_refusal, merge_heads, packed, replace_attended, write_refusal
 from .rotary import shared_rope
 from .step_lengths import StepLengths
 
 __all__ = ["FusedArm"]
 
 _DTYPES = {"cpu": ("f32", "f16"), "cuda": ("f16", "bf16")}
-# Of flash attention. Beyond it ONNX Runtime falls back to kernels that, where query heads share keys, make
-# room for the whole capacity once for each query head, in every step.
-_MOST_ON_CUDA = 256
 
 
 class FusedArm:
@@ -33,13 +30,7 @@ class FusedArm:
         kind = device.partition(":")[0]
         if call.dtype not in _DTYPES.get(kind, ()):
             return f"no GroupQueryAttention for {call.dtype} on {kind}"
-        if call.head_dim != call.v_head_dim:
-            return f"keys have head_dim {call.head_dim}, values {call.v_head_dim}"
-        if call.head_dim % 8:
-            return f"head_dim {call.head_dim} is no multiple of 8"
-        if kind == "cuda" and call.head_dim > _MOST_ON_CUDA:
-            return f"head_dim {call.head_dim} is more than {_MOST_ON_CUDA}, the most of flash attention"
-        return write_refusal(call)
+        return head_refusal(call, kind) or write_refusal(call)
 
     @staticmethod
     def lower(call: AttentionCall, builder: OnnxBuilder, lengths: StepLengths) -> None:

@@ -10,9 +10,26 @@ from ..ir.builder import OnnxBuilder, constant_array, dtype_of, rank_of, shape_o
 from ..ir.matching import last_axis_slice, maker, permutation
 from .call import AttentionCall
 
-__all__ = ["erase_writes", "merge_heads", "packed", "replace_attended", "write_refusal"]
+__all__ = [
+    "erase_writes", "head_refusal", "merge_heads", "packed", "replace_attended", "write_refusal",
+]  # fmt: skip
 
 _SWAP_HEADS = [0, 2, 1, 3]
+# Of flash attention. Beyond it ONNX Runtime takes other kernels there. GroupQueryAttention's, where heads share
+# keys, make room for the whole capacity for each query head in every step; PagedAttention's copy all live
+# blocks to every query head in a prefill.
+_MOST_ON_CUDA = 256
+
+
+def head_refusal(call: AttentionCall, kind: str) -> str:
+    """Why heads of these sizes are not for one operation on a ``kind`` of device; empty when they are."""
+    if call.head_dim != call.v_head_dim:
+        return f"keys have head_dim {call.head_dim}, values {call.v_head_dim}"
+    if call.head_dim % 8:
+        return f"head_dim {call.head_dim} is no multiple of 8"
+    if kind == "cuda" and call.head_dim > _MOST_ON_CUDA:
+        return f"head_dim {call.head_dim} is more than {_MOST_ON_CUDA}, the most of flash attention"
+    return ""
 
 
 def write_refusal(call: AttentionCall) -> str:

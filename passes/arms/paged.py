@@ -12,14 +12,13 @@ from ..ir.matching import erase_if_dead
 from ..ir.op_schema import MS_DOMAIN
 from .block_pools import block_table_of
 from .call import AttentionCall
-from .merged_heads import erase_writes, merge_heads, packed, replace_attended, write_refusal
+from .merged_heads import erase_writes, head_refusal, merge_heads, packed, replace_attended, write_refusal
 from .rotary import Rope, shared_rope
 from .step_lengths import StepLengths
 
 __all__ = ["PagedArm"]
 
 _DTYPES = ("f16", "bf16")
-_MOST_HEAD_DIM = 256  # of flash attention; beyond it a prefill copies all live blocks to every query head
 
 
 class PagedArm:
@@ -41,13 +40,7 @@ class PagedArm:
             return f"no PagedAttention for {call.dtype}"
         if dtype_of(call.k_cache) != call.dtype or dtype_of(call.v_cache) != call.dtype:
             return f"its cache holds {dtype_of(call.k_cache)}, its queries {call.dtype}"
-        if call.head_dim != call.v_head_dim:
-            return f"keys have head_dim {call.head_dim}, values {call.v_head_dim}"
-        if call.head_dim % 8:
-            return f"head_dim {call.head_dim} is no multiple of 8"
-        if call.head_dim > _MOST_HEAD_DIM:
-            return f"head_dim {call.head_dim} is more than {_MOST_HEAD_DIM}, the most of flash attention"
-        return write_refusal(call)
+        return head_refusal(call, kind) or write_refusal(call)
 
     @staticmethod
     def lower(call: AttentionCall, builder: OnnxBuilder, lengths: StepLengths) -> None:

@@ -12,6 +12,7 @@ import onnx
 import onnxruntime
 import pytest
 import torch
+from decoding import greedy
 from onnx.shape_inference import infer_shapes
 from onnxruntime.capi.onnxruntime_pybind11_state import NotImplemented as NoKernel
 from tiny_models import FAMILIES, TinyModel, make_tiny_model
@@ -63,16 +64,6 @@ def half(checkpoint: Callable[[str, str], TinyModel], tmp_path_factory: pytest.T
 def compiled(model: TinyModel, output: Path, **options: Any) -> CompileReport:
     options = {"self_check": False, **options}
     return compile_checkpoint(CompileOptions(str(model.directory), output, **options))
-
-
-def greedy(session: DecodeSession, prompt: list[int], n: int) -> tuple[list[int], np.ndarray]:
-    """The tokens, and the logits that each was picked from."""
-    logits = [session.prefill(prompt, chunk=4)[-1]]
-    tokens = [int(np.argmax(logits[0]))]
-    while len(tokens) < n:
-        logits.append(session.realize_token(tokens[-1]).copy())
-        tokens.append(int(np.argmax(logits[-1])))
-    return tokens, np.stack(logits)
 
 
 def decode(session: DecodeSession, tokens: list[int]) -> np.ndarray:

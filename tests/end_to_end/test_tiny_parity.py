@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from decoding import greedy
 from tiny_models import FAMILIES, TinyModel, make_tiny_model
 
 from planonce.compiler.compile import compile_checkpoint
@@ -32,16 +33,6 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, TinyModel
 def compiled(model: TinyModel, output: Path, arm: str) -> Plan:
     compile_checkpoint(CompileOptions(str(model.directory), output, attention=arm, self_check=False))
     return Plan.load(output, threads=1)
-
-
-def greedy(session: DecodeSession, prompt: list[int], n: int) -> tuple[list[int], np.ndarray]:
-    """The tokens, and the logits that each was picked from."""
-    logits = [session.prefill(prompt, chunk=4)[-1]]
-    tokens = [int(np.argmax(logits[0]))]
-    while len(tokens) < n:
-        logits.append(session.realize_token(tokens[-1]).copy())
-        tokens.append(int(np.argmax(logits[-1])))
-    return tokens, np.stack(logits)
 
 
 @pytest.mark.parametrize(("family", "arm"), CASES)
