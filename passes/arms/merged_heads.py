@@ -15,9 +15,9 @@ __all__ = [
 ]  # fmt: skip
 
 _SWAP_HEADS = [0, 2, 1, 3]
-# Of flash attention. Beyond it ONNX Runtime takes other kernels there. GroupQueryAttention's, where heads share
-# keys, make room for the whole capacity for each query head in every step; PagedAttention's copy all live
-# blocks to every query head in a prefill.
+# Of flash attention. Beyond it ONNX Runtime takes other kernels there. Where heads share keys, those of
+# GroupQueryAttention make room for the whole capacity for each query head in every step; those of
+# PagedAttention copy all live blocks to every query head in a prefill.
 _MOST_ON_CUDA = 256
 
 
