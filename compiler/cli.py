@@ -97,6 +97,14 @@ def compile_command(
             show_default=False,
         ),
     ] = "",
+    greedy_head: Annotated[
+        bool,
+        typer.Option(
+            "--greedy-head",
+            help="the program also picks the likeliest token, so that greedy decoding on a GPU brings one"
+            " number to the host instead of all logits",
+        ),
+    ] = False,
     pass_pipeline: Annotated[
         str | None, typer.Option(help="passes to run instead of the default ones", show_default=False)
     ] = None,
@@ -130,6 +138,7 @@ def compile_command(
         max_seq_len=max_seq_len,
         attention=attention.value,
         place=place,
+        greedy_head=greedy_head,
         pass_pipeline=pass_pipeline,
         dump_ir=dump_ir,
         weights=weights,

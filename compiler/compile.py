@@ -46,11 +46,13 @@ def compile_checkpoint(options: CompileOptions, progress: Progress | None = None
         # The heavy imports: torch and transformers take seconds, and bad options should not.
         from .checkpoint import open_checkpoint
         from .shape_key import shape_key, weights_dtype
-        from .structure import choose_pipeline, compile_structure, for_scheme, without
+        from .structure import choose_pipeline, compile_structure, for_scheme, with_greedy_head, without
 
         pipeline = choose_pipeline(options.pass_pipeline, options.attention, options.place)
         if options.dtype in ROUNDED:
             pipeline = for_scheme(pipeline, options.dtype, options.block_size, symmetric=options.symmetric)
+        if options.greedy_head:
+            pipeline = with_greedy_head(pipeline)
         checkpoint = open_checkpoint(options.checkpoint)
         _refuse_own_checkpoint(options, checkpoint)
         max_seq_len = choose_max_seq_len(checkpoint.config, options.max_seq_len)

@@ -43,8 +43,9 @@ class CompileOptions:
     ``arithmetic``: what values between operations and the KV cache are, and the weights that are in no
     blocks; None: the same as ``dtype`` where that is a float dtype, else float32.
     ``max_seq_len``: the largest cache the plan may be opened with; None: the model's own, at most 8192.
-    ``place``: which device holds which layers; empty: all on cpu:0. ``pass_pipeline`` replaces the default
-    one whole, so it excludes ``attention`` and ``place``. ``dump_ir``: a directory for the IR after each
+    ``place``: which device holds which layers; empty: all on cpu:0. ``greedy_head``: the program also gives
+    the likeliest next token. ``pass_pipeline`` replaces the default one whole, so it excludes ``attention``,
+    ``place`` and ``greedy_head``. ``dump_ir``: a directory for the IR after each
     pass. ``packed``: also make the program for machines like this one, where there is something to gain
     (packed_program.py). ``example_cached_len`` shapes the trace's example and must change nothing.
     """
@@ -58,6 +59,7 @@ class CompileOptions:
     max_seq_len: int | None = None
     attention: str = "auto"
     place: str = ""
+    greedy_head: bool = False
     pass_pipeline: str | None = None
     dump_ir: Path | None = None
     weights: WeightMode = WeightMode.EMBED
@@ -119,6 +121,12 @@ class CompileOptions:
                 "--attention and --pass-pipeline exclude each other.",
                 found=f"--attention {self.attention}",
                 todo=f"Write select-attention{{arm={self.attention}}} into the pipeline.",
+            )
+        if self.pass_pipeline is not None and self.greedy_head:
+            raise CompileError(
+                "--greedy-head and --pass-pipeline exclude each other.",
+                found="--greedy-head",
+                todo="Write append-greedy-head into the pipeline, before insert-copies.",
             )
 
     def _check_arithmetic(self) -> None:

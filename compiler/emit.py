@@ -13,7 +13,7 @@ from onnx import ModelProto, NodeProto, helper
 from torch_mlir import ir
 
 from planonce.passes.ir.onnx_schemas import OPSET
-from planonce.passes.ir.roles import KV_ROLES, ArgumentInfo, ResultInfo, Role, arguments, results
+from planonce.passes.ir.roles import HOST_ROLES, KV_ROLES, ArgumentInfo, ResultInfo, Role, arguments, results
 from planonce.runtime.errors import CompileError
 from planonce.runtime.manifest import Argument, ArgumentRole, CopyEdge, KvSlotSpec, Stage
 
@@ -238,9 +238,9 @@ class _Emitter:
         to_host = self.graph.copied_to_host(value)
         if to_host:
             self.copies.append(CopyEdge(stage, info.name, None, info.name))
-        elif info.role is Role.LOGITS:
+        elif info.role in HOST_ROLES:
             raise CompileError(
-                "The logits are not copied to the host.",
+                f"The {info.name} are not copied to the host.",
                 expected='plan.copy {to = "host"} before the return',
                 todo="Run insert-copies after assign-placement.",
             )
@@ -312,6 +312,7 @@ _ROLES = {
     Role.KV_POOL: ArgumentRole.KV_POOL,
     Role.BLOCK_TABLE: ArgumentRole.BLOCK_TABLE,
     Role.LOGITS: ArgumentRole.LOGITS,
+    Role.NEXT_TOKENS: ArgumentRole.NEXT_TOKENS,
 }
 
 

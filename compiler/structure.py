@@ -25,7 +25,10 @@ from .trace import trace
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
-__all__ = ["CompiledStructure", "choose_pipeline", "compile_structure", "for_length", "for_scheme", "without"]
+__all__ = [
+    "CompiledStructure", "choose_pipeline", "compile_structure", "for_length", "for_scheme",
+    "with_greedy_head", "without",
+]  # fmt: skip
 
 _PASS_HEADER = re.compile(r"// -+ IR after (\S+) -+")
 
@@ -85,6 +88,12 @@ def for_scheme(
             for call in pipeline.calls
         )
     )
+
+
+def with_greedy_head(pipeline: Pipeline) -> Pipeline:
+    """The pipeline with append-greedy-head where it belongs: devices are known, copies are not made yet."""
+    at = [call.name for call in pipeline.calls].index("insert-copies")
+    return Pipeline((*pipeline.calls[:at], PassCall("append-greedy-head"), *pipeline.calls[at:]))
 
 
 def without(pipeline: Pipeline, name: str) -> Pipeline:

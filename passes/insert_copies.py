@@ -1,4 +1,4 @@
-"""insert-copies: a plan.copy on every edge between devices, and one that brings the logits to the host."""
+"""insert-copies: a plan.copy on every edge between devices, and those that bring results to the host."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .copy_planning import crossings
 from .ir.builder import OnnxBuilder
 from .ir.devices import HOST, copy_target, device_of_op, device_of_value, is_placed
 from .ir.kv_writes import writes_into
-from .ir.roles import Role, body_of, function_of, results
+from .ir.roles import HOST_ROLES, Role, body_of, function_of, results
 from .remarks import Remarks
 
 __all__ = ["InsertCopies"]
@@ -24,8 +24,8 @@ class InsertCopies:
     """Makes every movement of a value visible, once, so that the runtime has none to decide.
 
     A value read on another device gets one ``plan.copy``, made where it is made and shared by all its
-    readers there. The logits get a copy to the host. An operation that overwrites a KV slot in place is
-    never given a copy to write into: the slot would keep its old bytes.
+    readers there. The logits get a copy to the host, and so do the next tokens of a greedy head. An operation
+    that overwrites a KV slot in place is never given a copy to write into: the slot would keep its old bytes.
     """
 
     name: ClassVar[str] = "insert-copies"
@@ -36,11 +36,11 @@ class InsertCopies:
         function = function_of(module)
         body = body_of(function)
         inserted = _copy_across_devices(body)
-        returned = _copy_logits(function, body)
+        returned = _copy_to_host(function, body)
         if inserted:
             remarks.add(f"{inserted} values cross to another device")
         if returned:
-            remarks.add("the logits are copied to the host")
+            remarks.add(f"the {' and the '.join(returned)} are copied to the host")
         return bool(inserted or returned)
 
 
@@ -108,17 +108,18 @@ def _copy_after(value: ir.Value, device: str) -> ir.Value:
     return builder.plan("copy", [value], [value.type], {"to": device})[0]
 
 
-def _copy_logits(function: func.FuncOp, body: ir.Block) -> int:
+def _copy_to_host(function: func.FuncOp, body: ir.Block) -> list[str]:
+    """What the caller reads on the host and was not copied there yet, in words."""
     returned = list(body.operations)[-1].operation
-    made = 0
+    copied: list[str] = []
     for position, info in enumerate(results(function)):
         value = returned.operands[position]
-        if info.role is not Role.LOGITS:
+        if info.role not in HOST_ROLES:
             continue
         owner = value.owner
         if not isinstance(owner, ir.Block) and owner.name == "plan.copy" and copy_target(owner) == HOST:
             continue
         builder = OnnxBuilder(returned.location, ir.InsertionPoint(returned))
         returned.operands[position] = builder.plan("copy", [value], [value.type], {"to": HOST})[0]
-        made += 1
-    return made
+        copied.append("logits" if info.role is Role.LOGITS else "next tokens")
+    return copied

@@ -55,6 +55,7 @@ PASSES: Mapping[str, str] = pass_table(
         ("symbol-lengths", "symbol_lengths:SymbolLengths"),
         ("select-attention", "select_attention:SelectAttention"),
         ("assign-placement", "assign_placement:AssignPlacement"),
+        ("append-greedy-head", "append_greedy_head:AppendGreedyHead"),
         ("insert-copies", "insert_copies:InsertCopies"),
         ("alias-kv", "alias_kv:AliasKv"),
         ("fold-offsets", "fold_offsets:FoldOffsets"),

@@ -12,7 +12,7 @@ from torch_mlir.dialects import func
 from .base import fail
 from .ir.devices import HOST, copy_target, device_of_op, device_of_value, is_placed
 from .ir.kv_writes import kv_write_of, offset_of, writes_into
-from .ir.roles import KV_ROLES, ArgumentInfo, Role, arguments, body_of, function_of, results
+from .ir.roles import HOST_ROLES, KV_ROLES, ArgumentInfo, Role, arguments, body_of, function_of, results
 from .ir.tensors import shape_of
 from .remarks import Remarks
 
@@ -42,7 +42,8 @@ class VerifyPlan:
     position that does not is a cached length baked into the program). A block pool is written in the blocks
     that the argument ``block_table`` gives, and where one slot is a pool all are. Batch, sequence, capacity
     and the number of blocks are symbolic. Every operation can be emitted and has a device; a value crosses
-    devices through a copy only; the logits come to the host. A weight has one shape wherever it is used.
+    devices through a copy only; logits and next tokens come to the host. A weight has one shape wherever it
+    is used.
     """
 
     name: ClassVar[str] = "verify-plan"
@@ -132,11 +133,15 @@ def _check_results(function: func.FuncOp, body: ir.Block) -> None:
     infos = results(function)
     if sum(info.role is Role.LOGITS for info in infos) != 1:
         raise fail(returned, "must return logits exactly once")
+    if sum(info.role is Role.NEXT_TOKENS for info in infos) > 1:
+        raise fail(returned, "must not return next tokens twice")
     for info, value in zip(infos, returned.operands, strict=True):
-        if info.role is Role.LOGITS:
+        if info.role in HOST_ROLES:
             owner = value.owner
             if isinstance(owner, ir.Block) or owner.name != "plan.copy" or copy_target(owner) != HOST:
-                raise fail(returned, "returns logits that are not on the host", todo="run insert-copies")
+                raise fail(
+                    returned, f"returns {info.name} that are not on the host", todo="run insert-copies"
+                )
 
 
 def _check_kv(function: func.FuncOp, body: ir.Block) -> None:

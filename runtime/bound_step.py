@@ -26,16 +26,20 @@ class BoundStep:
 
     ``logits`` is a numpy-owned host array ``[batch, n, vocab]`` that :meth:`run` overwrites: the program's
     own result where that is on the host in float32, else a copy of it, the plan's copy edge to the host.
+    Every result is bound, and a step brings to the host what it is asked for: with a greedy head that may be
+    the next token alone, without another binding.
     """
 
     __slots__ = (
         "_copies",
         "_counters",
         "_landings",
+        "_next_tokens",
         "_program",
         "_result",
         "_runs",
         "_travels",
+        "_unread",
         "bindings",
         "inputs",
         "logits",
@@ -59,10 +63,12 @@ class BoundStep:
         for (source_stage, source, _), landing in self._landings.items():
             self._copies.setdefault(source_stage, []).append((landing, values[source_stage, source]))
         self._runs = self._scheduled()
-        self._result = values[program.logits_stage, program.logits_name]
+        self._next_tokens = None if program.next_tokens is None else values[program.next_tokens]
+        self._result = values[program.logits]
         # From the host to the host nothing has to travel: the result's own array is where a caller reads.
         own = self._result.host_array if self._result.dtype == "float32" else None
         self._travels = own is None
+        self._unread = False  # the last run's logits are not in ``logits`` yet
         self.logits: NDArray[np.float32] = (
             np.zeros(self._result.shape, dtype=np.float32) if own is None else own
         )
@@ -154,6 +160,11 @@ class BoundStep:
 
     def run(self) -> NDArray[np.float32]:
         """Run all stages and bring the logits to the host. Raises TopologyChanged, PlanError."""
+        self.execute()
+        return self.fetch_logits()
+
+    def execute(self) -> None:
+        """Run all stages and bring nothing to the host. Raises TopologyChanged, PlanError."""
         try:
             for run in self._runs:
                 run()
@@ -163,6 +174,21 @@ class BoundStep:
             raise PlanError(
                 "ONNX Runtime failed while running the plan.", found=str(error).strip()[:400]
             ) from None
-        if self._travels:
-            self._result.copy_to_float32(self.logits)
+        self._unread = True
+
+    def fetch_logits(self) -> NDArray[np.float32]:
+        """The last run's logits on the host, brought there if they are not yet."""
+        if self._unread:
+            if self._travels:
+                self._result.copy_to_float32(self.logits)
+            self._unread = False
+            self._counters.host_copies += 1
         return self.logits
+
+    @property
+    def next_token(self) -> int:
+        """What the greedy head picked for the last row of the last run; -1: it leaves that to the host."""
+        tensor = self._next_tokens
+        assert tensor is not None, "only a plan with a greedy head is asked"
+        array = tensor.host_array
+        return int((tensor.to_numpy() if array is None else array)[-1, -1])

@@ -17,12 +17,13 @@ from typing import SupportsIndex
 import numpy as np
 from numpy.typing import NDArray
 
-from .decode_session import DecodeSession, Tokens
+from .decode_session import DecodeSession
 from .device import DeviceKind, DeviceLocation, local_devices
 from .errors import PlanError
 from .manifest import Manifest
 from .ort import HostNode
 from .rebind import KvRebindSource, RebindRefusal
+from .token_input import Tokens
 from .topology import needs_device
 
 __all__ = ["CaptureReason", "CaptureRefusal", "CaptureRefused", "CapturedDecodeSession", "capture_refusal"]
@@ -116,11 +117,21 @@ class CapturedDecodeSession:
 
     def realize_token(self, token: SupportsIndex | Tokens) -> NDArray[np.float32]:
         """As :meth:`DecodeSession.realize_token`; the first one after a (re-)bind records."""
+        self._record()
+        return self._session.realize_token(token)
+
+    def step_greedy(self, token: SupportsIndex | Tokens) -> int:
+        """As :meth:`DecodeSession.step_greedy`, by the same recording: what a step brings to the host comes
+        after its replay."""
+        self._record()
+        return self._session.step_greedy(token)
+
+    def _record(self) -> None:
+        """Have the next run recorded, unless there is a recording."""
         if self._graph_id is None:
             # A new id each time: a recording under an old one would replay the old buffers' addresses.
             self._graph_id = next(_graph_ids)
             self._session.use_graph(self._graph_id)
-        return self._session.realize_token(token)
 
     def prefill(self, tokens: Tokens, *, chunk: int = 512, num_logits: int = 1) -> NDArray[np.float32]:
         """As :meth:`DecodeSession.prefill`. The recording stays: it is of the decode step's own binding."""

@@ -120,6 +120,17 @@ class Conversation:
         self.tokens_fed += 1
         return logits
 
+    def step_greedy(self, token: int) -> int:
+        """Feed ``token`` as :meth:`step`; the likeliest next one, as the plan's greedy head picks it."""
+        before = self._session.position
+        try:
+            return self._session.step_greedy(token)
+        finally:
+            # NaN logits are an error of the pick: the token is fed by then.
+            fed = self._session.position - before
+            self._fed += fed
+            self.tokens_fed += fed
+
     def _sync(self) -> None:
         """Believe the session: a step that was interrupted, or a caller's truncate, moved its position."""
         live = self._session.position - self._base

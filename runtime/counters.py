@@ -17,7 +17,7 @@ class SessionCounters:
     bindings_made: int = 0  # IO bindings created
     bind_calls: int = 0  # tensors bound to a name, inputs and outputs
     runs: int = 0  # ORT runs, one a stage
-    host_copies: int = 0  # logits copied to the host
+    host_copies: int = 0  # times that logits were brought to the host
     uploads: int = 0  # KV slots whose newest bytes were on the host and had to be sent before a run
     realize_count: int = 0  # steps served, one a token in decode and one a chunk in prefill
     tokens: int = 0  # tokens fed

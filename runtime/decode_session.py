@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from typing import SupportsIndex
 
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from .bound_step import BoundStep
 from .counters import SessionCounters
-from .errors import CapacityExceeded, LayoutError, RequestError, TopologyChanged
+from .errors import CapacityExceeded, RequestError, TopologyChanged
 from .kv_alloc_id import NO_ALLOCATION, KvAllocId
 from .kv_cache import KvCache
 from .kv_geometry import KvWhich
@@ -27,18 +27,18 @@ from .kv_owners import owners_of
 from .kv_state import Guards, KvState
 from .ort import Tensor
 from .rebind import KvRebindSource, RebindBusy, RebindReason, RebindRefusal, collect, hold
+from .sampling import likeliest
 from .session_slots import slots_for
 from .step_program import StepProgram, StepShape
 from .storage import Storage
 from .sym_env import SymEnv
+from .token_input import Tokens, bad_token, one_token, prompt_ids
 from .validity import PlanKey, PlanValidity, StaleCache, compare
 
 __all__ = ["DecodeSession"]
 
 _HELD_PREFILLS = 4
 _HELD_LOGITS = 8  # a binding that returns more positions' logits is large: used once and dropped
-
-Tokens = Sequence[int] | NDArray[np.integer]
 
 
 class DecodeSession:
@@ -81,7 +81,7 @@ class DecodeSession:
             self._lost: TopologyChanged | None = None
             self._state = cache.state
             self._held = self._key_of(cache, 1)
-            self._claim(cache.state)
+            cache.state.claim(self._shape_key)
         self._step = BoundStep(program, self._shape(1, 1), self._kv, self.counters)
         self._row: NDArray[np.float32] = self._step.logits[0, 0]
         self._row = self._row.view()
@@ -99,9 +99,34 @@ class DecodeSession:
         follows from the live length. Inert on the device-offset path, which has no symbols. Raises
         RequestError (token), CapacityExceeded, StaleCache, SymbolError, all before anything is touched.
         """
-        value = token if type(token) is int else _one_token(token)
+        self._feed_one(token, symbols, self._step.run)
+        return self._row
+
+    def step_greedy(self, token: SupportsIndex | Tokens, symbols: SymEnv | None = None) -> int:
+        """Feed one token as :meth:`realize_token`; the likeliest next one, the lowest id of equals.
+
+        The program picks it, and the logits stay on their device until :attr:`logits` is asked for them.
+        Raises as realize_token, RequestError on a plan without a greedy head, and PlanError on NaN logits,
+        the token being fed by then.
+        """
+        if not self.has_greedy_head:
+            raise RequestError(
+                "This plan's program does not pick tokens.",
+                expected="a plan with a greedy head",
+                todo="Compile it with --greedy-head, or use realize_token.",
+            )
+        with self._lock:
+            self._feed_one(token, symbols, self._step.execute)
+            picked = self._step.next_token
+            return picked if picked >= 0 else likeliest(self.logits)
+
+    def _feed_one(
+        self, token: SupportsIndex | Tokens, symbols: SymEnv | None, run: Callable[[], object]
+    ) -> None:
+        """``run``: of the decode step's binding, with or without bringing the logits to the host."""
+        value = token if type(token) is int else one_token(token)
         if not 0 <= value < self._vocab:
-            raise self._bad_token(value)
+            raise bad_token(value, self._vocab)
         with self._lock, self._state.lock:
             state = self._state
             if state.alloc_id != self._held.alloc_id or state.shape_key != self._shape_key or self._foreign:
@@ -116,38 +141,29 @@ class DecodeSession:
             # Before the run: a step that fails half way has written too, and no host mirror may miss that.
             state.steps += 1
             try:
-                step.run()
+                run()
             except TopologyChanged as error:
                 self._lose(error)
                 raise
             # After the run: an interrupted or failed step leaves the length, and so the cache, as it was.
             state.length = position + 1
             counters.runs += len(step.bindings)
-            counters.host_copies += 1
             counters.realize_count += 1
             counters.tokens += 1
-            return self._row
 
     def prefill(self, tokens: Tokens, *, chunk: int = 512, num_logits: int = 1) -> NDArray[np.float32]:
         """Feed a prompt in chunks; logits of its last ``num_logits`` tokens, ``[num_logits, vocab]``, a copy.
 
         Raises RequestError, CapacityExceeded, StaleCache before anything is touched.
         """
-        ids = np.asarray(tokens)
-        n = int(ids.shape[0]) if ids.ndim == 1 else 0
-        if n == 0 or ids.dtype.kind not in "iu":
-            raise RequestError(
-                "A prompt must be a non-empty list of token ids.", found=f"{ids.dtype} {list(ids.shape)}"
-            )
+        ids = prompt_ids(tokens, self._vocab)
+        n = len(ids)
         if not 1 <= num_logits <= n or chunk < 1:
             raise RequestError(
                 "num_logits or chunk is out of range.",
                 found=f"{num_logits}, {chunk}",
                 expected=f"1..{n}, >= 1",
             )
-        low, high = int(ids.min()), int(ids.max())
-        if low < 0 or high >= self._vocab:
-            raise self._bad_token(low if low < 0 else high)
         result = np.empty((num_logits, self._vocab), dtype=np.float32)
         first_wanted = n - num_logits
         with self._lock, self._state.lock:
@@ -179,7 +195,6 @@ class DecodeSession:
             raise
         state.length += size
         counters.runs += len(step.bindings)
-        counters.host_copies += 1
         counters.realize_count += 1
         counters.tokens += size
         return logits
@@ -222,8 +237,16 @@ class DecodeSession:
 
     @property
     def logits(self) -> NDArray[np.float32]:
-        """The last decoded token's logits ``[vocab]`` on the host, after the plan's copy."""
-        return self._row
+        """The last decoded token's logits ``[vocab]`` on the host, brought there if :meth:`step_greedy` left
+        them on their device."""
+        with self._lock:
+            self._step.fetch_logits()
+            return self._row
+
+    @property
+    def has_greedy_head(self) -> bool:
+        """Whether the program picks the likeliest token itself, so that :meth:`step_greedy` may be called."""
+        return self._program.next_tokens is not None
 
     def use_graph(self, graph_id: int | None, *, release: int | None = None) -> None:
         """For :class:`planonce.runtime.CapturedDecodeSession`: record and replay the decode step's runs."""
@@ -309,7 +332,7 @@ class DecodeSession:
         self._prefills.clear()  # they hold the old buffers
         self._cache, self._foreign, self._owners = cache, None if cache is not None else source, owners
         self._state = state
-        self._claim(state)
+        state.claim(self._shape_key)
         self._held = replace(self._held, alloc_id=state.alloc_id)
         self.counters.rebinds += 1
         return None
@@ -331,17 +354,6 @@ class DecodeSession:
             alloc_id=state.alloc_id,
         )
 
-    def _claim(self, state: KvState) -> None:
-        """Name this plan as the one whose KV the cache holds; an empty cache may change hands."""
-        if state.length and state.shape_key not in (None, self._shape_key):
-            raise LayoutError(
-                "The cache was filled by another model.",
-                found=str(state.shape_key),
-                expected=self._shape_key,
-                todo="Use a cache of this plan, or truncate it to 0.",
-            )
-        state.shape_key = self._shape_key
-
     def _check_unchanged(self) -> None:
         """Raises StaleCache unless the cache is the one that is bound. The guard of every token."""
         if self._lost is not None:
@@ -356,7 +368,7 @@ class DecodeSession:
                 todo="Re-bind the session (rebind_kv), or open a new one over the cache.",
             )
         if state.shape_key != self._shape_key:
-            self._claim(state)
+            state.claim(self._shape_key)
         for owner in self._owners:
             owner.steps += 1
             if owner.host_dirty:
@@ -370,11 +382,6 @@ class DecodeSession:
         self._lost = error
         self._held = replace(self._held, alloc_id=NO_ALLOCATION)
 
-    def _bad_token(self, token: int) -> RequestError:
-        return RequestError(
-            "No such token in this model's vocabulary.", found=str(token), expected=f"0..{self._vocab - 1}"
-        )
-
     def _full(self, wanted: int) -> CapacityExceeded:
         return CapacityExceeded(
             "The cache is full.",
@@ -382,17 +389,3 @@ class DecodeSession:
             expected=f"<= {self._held.max_seq_len}",
             todo="Truncate the cache, or open a session with a larger capacity.",
         )
-
-
-def _one_token(token: SupportsIndex | Tokens) -> int:
-    """An int from whatever holds exactly one. Raises RequestError."""
-    if isinstance(token, SupportsIndex) and not isinstance(token, np.ndarray):
-        return int(token)
-    flat = np.asarray(token).reshape(-1)
-    if flat.size != 1 or flat.dtype.kind not in "iu":
-        raise RequestError(
-            "realize_token takes one token.",
-            found=f"{flat.size} of {flat.dtype}",
-            todo="Use prefill for more.",
-        )
-    return int(flat[0])

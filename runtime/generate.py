@@ -12,7 +12,7 @@ from .conversation import Conversation
 from .decode_session import DecodeSession
 from .errors import RequestError
 from .generation_options import GenerationOptions
-from .sampling import Sampler
+from .sampling import Choice, Logits, Sampler
 from .stop import StopMatcher
 from .streaming import TextStream, TokenDecoder
 
@@ -45,7 +45,7 @@ class Token:
 class GenerationTimes:
     """Seconds. ``steps``: each decoded token from pick to logits, the caller's own time left out.
 
-    ``host``: the part of all steps that went to picking tokens and settling their text.
+    ``host``: the part of all steps that went to picking tokens on the host and settling their text.
     """
 
     prefill: float = 0.0
@@ -85,6 +85,7 @@ class Generation(Iterator[Token]):
             )
         self._conversation = conversation
         self._options = options
+        self._in_program = conversation.session.has_greedy_head and not options.needs_logits
         self._stop_tokens = frozenset(options.stop_token_ids)
         self._stream = TextStream(decoder) if decoder is not None else None
         self._matcher = StopMatcher(options.stop)
@@ -127,13 +128,13 @@ class Generation(Iterator[Token]):
         started = clock()
         before = conversation.tokens_fed
         sampler = Sampler(self._options, conversation.tokens)
-        logits = conversation.feed()
+        found: Logits | Choice = conversation.feed()
         self._fed = conversation.tokens_fed - before
         self._prefill = clock() - started
         spent = 0.0
         while True:
             resumed = clock()
-            choice = sampler.choose(logits)
+            choice = found if isinstance(found, Choice) else sampler.choose(found)
             event, finish = self._settle(choice.token, choice.logprob)
             now = clock()
             spent += now - resumed
@@ -145,10 +146,16 @@ class Generation(Iterator[Token]):
                 return
             yield event
             resumed = clock()
-            logits = conversation.step(choice.token)
+            found = self._feed(choice.token)
             self._steps.append(spent + clock() - resumed)
             self._host += spent
             spent = 0.0
+
+    def _feed(self, token: int) -> Logits | Choice:
+        """Feed a pick: the next one where the program picks it, else the logits to pick it from."""
+        if self._in_program:
+            return Choice(self._conversation.step_greedy(token), None)
+        return self._conversation.step(token)
 
     def _settle(self, token: int, logprob: float | None) -> tuple[Token, FinishReason | None]:
         """Record a pick: its text, and whether it is the last."""

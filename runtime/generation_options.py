@@ -62,6 +62,11 @@ class GenerationOptions:
     def greedy(self) -> bool:
         return self.temperature == 0
 
+    @property
+    def needs_logits(self) -> bool:
+        """Whether to pick a token takes more than to know the likeliest one."""
+        return not self.greedy or self.repetition_penalty != 1 or self.logprobs
+
     @classmethod
     def from_defaults(cls, defaults: Mapping[str, Any]) -> GenerationOptions:
         """Read a model's ``generation_config`` mapping (transformers' keys).

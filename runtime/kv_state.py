@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Protocol
 
+from .errors import LayoutError
 from .kv_alloc_id import KvAllocId, next_alloc_id
 
 __all__ = ["Guards", "KvState", "Lock"]
@@ -64,6 +65,17 @@ class KvState:
     def renew(self) -> None:
         """The buffers are other buffers from here on."""
         self.alloc_id = next_alloc_id()
+
+    def claim(self, shape_key: str) -> None:
+        """Name the plan whose KV the cache holds; an empty one may change hands. Raises LayoutError."""
+        if self.length and self.shape_key not in (None, shape_key):
+            raise LayoutError(
+                "The cache was filled by another model.",
+                found=str(self.shape_key),
+                expected=shape_key,
+                todo="Use a cache of this plan, or truncate it to 0.",
+            )
+        self.shape_key = shape_key
 
     def mark_dirty(self, slot: Uploadable) -> None:
         """``slot`` has bytes on the host that its device does not have yet."""

@@ -40,6 +40,7 @@ class ArgumentRole(enum.Enum):
     KV_POOL = "kv_pool"  # blocks [blocks, block_size, heads, head_dim] that sequences share
     BLOCK_TABLE = "block_table"  # int32 [batch, blocks a row], which blocks of the pools are a row's
     LOGITS = "logits"  # float32 [batch, n, vocab]
+    NEXT_TOKENS = "next_tokens"  # int64 [batch, n], the likeliest; -1: to be picked from the logits
     STAGE_VALUE = "stage_value"  # crosses from one stage to the next
 
 

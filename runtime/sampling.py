@@ -16,12 +16,28 @@ from numpy.typing import NDArray
 from .errors import PlanError
 from .generation_options import GenerationOptions
 
-__all__ = ["Sampler", "apply_repetition_penalty", "candidates", "log_probability"]
+__all__ = [
+    "Choice", "Logits", "Sampler", "apply_repetition_penalty", "candidates", "likeliest", "log_probability",
+]  # fmt: skip
 
 Logits = NDArray[np.float32]
 TokenIds = NDArray[np.int64]
 
 _FIRST_NUCLEUS = 128  # tokens tried before widening: at usual temperatures top-p ends well inside it
+
+
+def likeliest(logits: Logits) -> int:
+    """The id of the largest of logits ``[vocab]``, the lowest id of equals. Raises PlanError on NaN."""
+    # argmax puts NaN first, so this one look at the winner finds a NaN anywhere.
+    token = int(logits.argmax())
+    if np.isnan(logits[token]):
+        raise PlanError(
+            "the model produced NaN logits",
+            found=f"NaN at token {token}",
+            expected="finite numbers",
+            todo="run `planonce inspect PLAN`: it reports weights that hold NaN or infinity",
+        )
+    return token
 
 
 def apply_repetition_penalty(logits: Logits, seen: TokenIds, penalty: float) -> Logits:
@@ -120,15 +136,7 @@ class Sampler:
             scores = apply_repetition_penalty(
                 logits, self._ids[: len(self._seen)], self._options.repetition_penalty
             )
-        # argmax puts NaN first, so this one look at the winner finds a NaN anywhere.
-        token = int(scores.argmax())
-        if np.isnan(scores[token]):
-            raise PlanError(
-                "the model produced NaN logits",
-                found=f"NaN at token {token}",
-                expected="finite numbers",
-                todo="run `planonce inspect PLAN`: it reports weights that hold NaN or infinity",
-            )
+        token = likeliest(scores)
         if not self._options.greedy and np.isfinite(scores[token]):
             token = self._draw(scores)
         if self._penalised:

@@ -42,9 +42,9 @@ class StepProgram:
         "_symbols",
         "copies",
         "incoming",
-        "logits_name",
-        "logits_stage",
+        "logits",
         "manifest",
+        "next_tokens",
         "slots",
         "stage_of",
         "stages",
@@ -68,8 +68,10 @@ class StepProgram:
         self.stage_of = {
             a.name: i for i, s in enumerate(stages) for a in s.stage.inputs if a.role is ArgumentRole.KV
         }
-        host = next(c for c in manifest.copies if c.target_stage is None)
-        self.logits_stage, self.logits_name = host.source_stage, host.source
+        # (stage, result) of what the caller reads on the host; no next tokens without a greedy head.
+        on_host = {c.target: (c.source_stage, c.source) for c in manifest.copies if c.target_stage is None}
+        self.logits = on_host[ArgumentRole.LOGITS.value]
+        self.next_tokens = on_host.get(ArgumentRole.NEXT_TOKENS.value)
         self._symbols = _symbols(manifest)
         for stage in manifest.stages:
             for argument in stage.outputs:

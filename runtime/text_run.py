@@ -51,8 +51,7 @@ class TextRun:
         if device is not None:
             check_asked_for(Manifest.load(path), device)
         started = time.perf_counter()
-        plan = Plan.load(path, threads=threads, verify=verify)
-        session = plan.open(capacity=capacity)
+        plan, session = Plan.load_and_open(path, capacity=capacity, threads=threads, verify=verify)
         has_tokenizer = any(record.path == TOKENIZER_FILE for record in plan.manifest.files)
         tokenizer = PlanTokenizer.load(plan.directory, plan.manifest) if has_tokenizer else None
         options = default_options(plan.directory, plan.manifest).updated(**given)

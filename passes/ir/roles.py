@@ -13,6 +13,7 @@ from torch_mlir.dialects import func
 from planonce.runtime.errors import PassError
 
 __all__ = [
+    "HOST_ROLES",
     "KV_ROLES",
     "ArgumentInfo",
     "ResultInfo",
@@ -27,7 +28,8 @@ __all__ = [
 
 
 class Role(enum.Enum):
-    """Role of an argument or result; LOGITS for results only, the step inputs for arguments only."""
+    """Role of an argument or result; LOGITS and NEXT_TOKENS for results only, the step inputs for arguments
+    only."""
 
     TOKEN_IDS = "token_ids"
     WRITE_OFFSET = "write_offset"
@@ -38,10 +40,13 @@ class Role(enum.Enum):
     KV_POOL = "kv_pool"  # blocks of any sequence's: [blocks, block_size, heads, head_dim]
     BLOCK_TABLE = "block_table"  # i32 [batch, blocks a row]: which blocks of the pools are a row's, in order
     LOGITS = "logits"
+    NEXT_TOKENS = "next_tokens"  # i64 [batch, num_logits]: the likeliest; -1: left to the host
 
 
 # What is written in place: a layer's keys or values, as a slot or as a pool of blocks.
 KV_ROLES = frozenset({Role.KV, Role.KV_POOL})
+# What the caller reads on the host.
+HOST_ROLES = frozenset({Role.LOGITS, Role.NEXT_TOKENS})
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,7 @@ class Tiny:
 
     Weights lie in the programs, in ``weights.bin`` beside them (``external_weights``), or in a checkpoint of
     their own (``reference_weights``). ``poison`` changes them, for plans whose weights are damaged.
+    ``greedy_head``: the program picks the likeliest token too, by the operators of append-greedy-head.
     """
 
     vocab: int = 97
@@ -49,6 +50,8 @@ class Tiny:
     max_seq_len: int = 64
     seed: int = 0
     kv_dtype: str = "float32"
+    logits_dtype: str = "float32"
+    greedy_head: bool = False
     split: int | None = None
     first_device: str = "cpu:0"
     second_device: str = "cpu:1"
@@ -196,6 +199,22 @@ class _Stage:
         self.op("MatMul", [attn, self.const(f"o{i}", w[f"o{i}"])], f"o_out{i}")
         return self.op("Add", [x, f"o_out{i}"], f"x{i + 1}")
 
+    def head(self, picked: str) -> None:
+        tiny, rows = self.tiny, ("batch", "num_logits")
+        kind, half = tiny.logits_dtype, tiny.logits_dtype != "float32"
+        head = self.const("head", weights(tiny)["head"])
+        made = self.op("MatMul", [picked, head], "logits_f32" if half else "logits")
+        if half:
+            self.op("Cast", [made], "logits", to=DTYPE[kind])
+        self.outputs.insert(0, Argument("logits", ArgumentRole.LOGITS, kind, (*rows, tiny.vocab)))
+        if not tiny.greedy_head:
+            return
+        self.op("ArgMax", ["logits"], "largest", axis=-1, keepdims=0)
+        self.op("ReduceSum", ["logits", self.const("axis", np.array([-1], np.int64))], "sum", keepdims=0)
+        self.op("IsNaN", ["sum"], "unclear")
+        self.op("Where", ["unclear", self.const("host", np.array(-1, np.int64)), "largest"], "next_tokens")
+        self.outputs.append(Argument("next_tokens", ArgumentRole.NEXT_TOKENS, "int64", rows))
+
     def save(self, directory: Path, external: dict[str, StoredTensor]) -> Stage:
         graph = helper.make_graph(
             self.nodes, "step",
@@ -264,10 +283,9 @@ def build(directory: Path, tiny: Tiny | None = None) -> Path:
         x = stage.layer(i, x)
     last.inputs.append(Argument("logit_positions", ArgumentRole.LOGIT_POSITIONS, "int64", ("num_logits",)))
     last.op("Gather", [x, "logit_positions"], "picked", axis=1)
-    last.op("MatMul", ["picked", last.const("head", w["head"])], "logits")
-    shape = ("batch", "num_logits", tiny.vocab)
-    last.outputs.insert(0, Argument("logits", ArgumentRole.LOGITS, "float32", shape))
-    copies.append(CopyEdge(len(stages) - 1, "logits", None, "logits"))
+    last.head("picked")
+    for name in ("logits", *(["next_tokens"] if tiny.greedy_head else [])):
+        copies.append(CopyEdge(len(stages) - 1, name, None, name))
 
     saved = tuple(s.save(directory, external) for s in stages)
     slots = []

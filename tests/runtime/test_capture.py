@@ -129,6 +129,19 @@ def test_replays_give_the_tokens_of_an_uncaptured_session(tmp_path: Path) -> Non
 
 @on_gpu
 @pytest.mark.cuda
+def test_replays_pick_the_tokens_of_an_uncaptured_session(tmp_path: Path) -> None:
+    tiny = Tiny(first_device="cuda:0", kv_dtype="float16", greedy_head=True)
+    plan = Plan.load(build(tmp_path / "plan", tiny), capture=True)
+    session = plan.open()
+    plain, recorded = plan.open(), CapturedDecodeSession(session)
+    for step in range(48):
+        token = (7 * step + 3) % tiny.vocab
+        assert recorded.step_greedy(token) == int(plain.realize_token(token).argmax())
+    assert session.counters.host_copies == 0
+
+
+@on_gpu
+@pytest.mark.cuda
 def test_a_rebind_drops_the_recording(tmp_path: Path) -> None:
     tiny = Tiny(first_device="cuda:0", kv_dtype="float16")
     plan = Plan.load(build(tmp_path / "plan", tiny), capture=True)

@@ -114,6 +114,34 @@ def test_bad_manifest_is_refused_with_its_place(document: dict[str, Any], case: 
     assert str(caught.value).strip()
 
 
+def _another_pick(document: dict[str, Any]) -> None:
+    more = {**document["stages"][0]["outputs"][-1], "name": "more"}
+    document["stages"][0]["outputs"].append(more)
+
+
+BAD_GREEDY = {
+    "not copied to the host": lambda d: d["copies"].pop(),
+    "copied to the host twice": lambda d: d["copies"].append(copy.deepcopy(d["copies"][-1])),
+    "copied under another name": _set("copies/1/target", "logits"),
+    "of another dtype": _set("stages/0/outputs/5/dtype", "int32"),
+    "of another rank": _set("stages/0/outputs/5/shape", ["batch"]),
+    "not one for each row of logits": _set("stages/0/outputs/5/shape", ["batch", "sequence"]),
+    "picked twice": _another_pick,
+    "on the wrong side": _set("stages/0/inputs/0/role", "next_tokens"),
+}
+
+
+@pytest.mark.parametrize("case", BAD_GREEDY)
+def test_next_tokens_that_could_not_be_read_as_such_are_refused(tmp_path: Path, case: str) -> None:
+    plan = build(tmp_path / "plan", Tiny(greedy_head=True))
+    document = json.loads((plan / "manifest.json").read_text())
+    assert document["stages"][0]["outputs"][5]["role"] == "next_tokens"
+    Manifest.from_json(json.dumps(document))  # the control: unchanged, it loads
+    BAD_GREEDY[case](document)
+    with pytest.raises(PlanFormatError):
+        Manifest.from_json(json.dumps(document))
+
+
 @pytest.mark.parametrize(
     ("side", "role"), [("inputs", "block_table"), ("inputs", "kv_pool"), ("outputs", "kv_pool")]
 )
