@@ -125,8 +125,8 @@ def pack_weights(
 
 def _folded(stage: EmittedStage, uses: Mapping[str, TensorUse]) -> Iterator[NodeProto]:
     for node in stage.model.graph.node:
-        encoding = uses[node.input[1]].encoding if node.op_type == "MatMulNBits" else None
-        if encoding is not None and encoding.form is WeightForm.FOLDED:
+        use = uses.get(node.input[1]) if node.op_type == "MatMulNBits" else None  # None: made by the program
+        if use is not None and use.encoding is not None and use.encoding.form is WeightForm.FOLDED:
             yield node
 
 

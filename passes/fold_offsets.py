@@ -8,6 +8,7 @@ from typing import ClassVar
 from torch_mlir import ir
 
 from .ir.builder import OnnxBuilder
+from .ir.compensation import compensated_product
 from .ir.matching import attribute, erase_if_dead, maker, operand_pairs, used_once
 from .ir.nbits import NBits, WeightForm
 from .ir.roles import body_of, function_of
@@ -43,13 +44,14 @@ class FoldOffsets:
         adds = [view.operation for view in body.operations if view.operation.name == "onnx.add"]
         folded, kept = 0, 0
         for add in adds:
-            linear = _linear_with_offset(add)
-            if linear is None:
+            found = _linear_with_offset(add)
+            if found is None:
                 continue
+            linear, product = found
             if attribute(linear, "accuracy_level", 0) != _LEVEL or dtype_of(linear.operands[0]) != "f32":
                 kept += 1
                 continue
-            _fold(add, linear)
+            _fold(add, linear, product)
             folded += 1
         if folded:
             remarks.add(f"{folded} linears take their offsets from packed weights")
@@ -58,16 +60,17 @@ class FoldOffsets:
         return bool(folded)
 
 
-def _linear_with_offset(add: ir.Operation) -> ir.Operation | None:
-    """The MatMulNBits of a sum with the block sums of the same input times its weight's offsets."""
+def _linear_with_offset(add: ir.Operation) -> tuple[ir.Operation, ir.Value] | None:
+    """The MatMulNBits, and its product, of a sum with the block sums of the same input times its weight's
+    offsets. With compensated rounding the product is that of both its rows."""
     for product, term in operand_pairs(add):
-        linear = maker(product, "onnx.ms_mat_mul_n_bits")
+        linear, x = _linear(product)
         times = maker(term, "onnx.ms_fused_mat_mul")
         if linear is None or times is None or not used_once(product):
             continue
         sums = maker(times.operands[0], "onnx.reduce_sum")
         blocks = None if sums is None else maker(sums.operands[0], "onnx.reshape")
-        if blocks is None or blocks.operands[0] != linear.operands[0]:
+        if blocks is None or blocks.operands[0] != x:
             continue
         data, offset = maker(linear.operands[1], "plan.weight"), maker(times.operands[1], "plan.weight")
         if data is None or offset is None or attribute(data, "form") != WeightForm.DATA.value:
@@ -76,14 +79,21 @@ def _linear_with_offset(add: ir.Operation) -> ir.Operation | None:
         same = same and attribute(data, "format") == attribute(offset, "format")
         if same and attribute(offset, "form") == WeightForm.OFFSET.value:
             assert NBits.parse(str(attribute(data, "format"))).offset
-            return linear
+            return linear, product
     return None
 
 
-def _fold(add: ir.Operation, linear: ir.Operation) -> None:
+def _linear(product: ir.Value) -> tuple[ir.Operation | None, ir.Value | None]:
+    linear = maker(product, "onnx.ms_mat_mul_n_bits")
+    if linear is not None:
+        return linear, linear.operands[0]
+    return compensated_product(product) or (None, None)
+
+
+def _fold(add: ir.Operation, linear: ir.Operation, product: ir.Value) -> None:
     data = maker(linear.operands[1], "plan.weight")
     assert data is not None
-    term = next(value for value in add.operands if value != linear.results[0])
+    term = next(value for value in add.operands if value != product)
     attributes = {
         "name": attribute(data, "name"),
         "parts": attribute(data, "parts"),
@@ -93,7 +103,7 @@ def _fold(add: ir.Operation, linear: ir.Operation) -> None:
     builder = OnnxBuilder(data.location, ir.InsertionPoint(data))
     (folded,) = builder.plan("weight", [], [data.results[0].type], attributes)
     linear.operands[1] = folded
-    add.results[0].replace_all_uses_with(linear.results[0])
+    add.results[0].replace_all_uses_with(product)
     add.erase()
     erase_if_dead(term)
     erase_if_dead(data.results[0])

@@ -52,6 +52,7 @@ PASSES: Mapping[str, str] = pass_table(
         ("fuse-skip-norm", "fuse_skip_norm:FuseSkipNorm"),
         ("merge-linears", "merge_linears:MergeLinears"),
         ("quantize-weights", "quantize_weights:QuantizeWeights"),
+        ("compensate-rounding", "compensate_rounding:CompensateRounding"),
         ("symbol-lengths", "symbol_lengths:SymbolLengths"),
         ("select-attention", "select_attention:SelectAttention"),
         ("assign-placement", "assign_placement:AssignPlacement"),
