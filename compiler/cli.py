@@ -75,7 +75,16 @@ def compile_command(
         typer.Option(
             "--symmetric/--no-symmetric",
             help="int8 and int4: whether blocks are centred on zero; if not, closer and larger, and slower"
-            " where the packed program does not run; default: int8 is, int4 is not",
+            " where the packed program does not run; default: not, but for int8 with 16-bit arithmetic",
+            show_default=False,
+        ),
+    ] = None,
+    compensate: Annotated[
+        bool | None,
+        typer.Option(
+            "--compensate/--no-compensate",
+            help="linears multiply the rounding errors of their inputs too: results as if inputs were not"
+            " rounded, for about a quarter of decoding time and half of prefill speed; default: int8 does",
             show_default=False,
         ),
     ] = None,
@@ -135,6 +144,7 @@ def compile_command(
         arithmetic=arithmetic,
         block_size=block_size,
         symmetric=symmetric,
+        compensate=compensate,
         max_seq_len=max_seq_len,
         attention=attention.value,
         place=place,

@@ -46,11 +46,20 @@ def compile_checkpoint(options: CompileOptions, progress: Progress | None = None
         # The heavy imports: torch and transformers take seconds, and bad options should not.
         from .checkpoint import open_checkpoint
         from .shape_key import shape_key, weights_dtype
-        from .structure import choose_pipeline, compile_structure, for_scheme, with_greedy_head, without
+        from .structure import (
+            choose_pipeline,
+            compile_structure,
+            for_scheme,
+            with_compensation,
+            with_greedy_head,
+            without,
+        )  # fmt: skip
 
         pipeline = choose_pipeline(options.pass_pipeline, options.attention, options.place)
         if options.dtype in ROUNDED:
-            pipeline = for_scheme(pipeline, options.dtype, options.block_size, symmetric=options.symmetric)
+            pipeline = for_scheme(pipeline, options.dtype, options.block_size, symmetric=options.is_symmetric)
+        if options.compensates:
+            pipeline = with_compensation(pipeline)
         if options.greedy_head:
             pipeline = with_greedy_head(pipeline)
         checkpoint = open_checkpoint(options.checkpoint)

@@ -38,10 +38,12 @@ class CompileOptions:
 
     ``dtype``: what the weights of linears and the embedding are kept in. "keep": the blocks that a GGUF file
     stores; "int8", "int4": rounded to blocks of ``block_size``, whose minima are kept too unless
-    ``symmetric`` (by default int8 is, int4 is not); None: keep for a file that has blocks, the arithmetic's
-    dtype for the rest.
+    ``symmetric`` (default: only int8 beside 16-bit arithmetic is); None: keep for a file that has blocks, the
+    arithmetic's dtype for the rest.
     ``arithmetic``: what values between operations and the KV cache are, and the weights that are in no
     blocks; None: the same as ``dtype`` where that is a float dtype, else float32.
+    ``compensate``: linears multiply what rounding their inputs left over too, so that only the weights are
+    rounded (compensate-rounding); default: those of int8 in float32 do.
     ``max_seq_len``: the largest cache the plan may be opened with; None: the model's own, at most 8192.
     ``place``: which device holds which layers; empty: all on cpu:0. ``greedy_head``: the program also gives
     the likeliest next token. ``pass_pipeline`` replaces the default one whole, so it excludes ``attention``,
@@ -56,6 +58,7 @@ class CompileOptions:
     arithmetic: str | None = None
     block_size: int = DEFAULT_BLOCK_SIZE
     symmetric: bool | None = None
+    compensate: bool | None = None
     max_seq_len: int | None = None
     attention: str = "auto"
     place: str = ""
@@ -122,12 +125,34 @@ class CompileOptions:
                 found=f"--attention {self.attention}",
                 todo=f"Write select-attention{{arm={self.attention}}} into the pipeline.",
             )
+        if self.pass_pipeline is not None and self.compensate is not None:
+            raise CompileError(
+                "--compensate and --pass-pipeline exclude each other.",
+                found="--compensate" if self.compensate else "--no-compensate",
+                todo="Write compensate-rounding into the pipeline after quantize-weights, or leave it out.",
+            )
         if self.pass_pipeline is not None and self.greedy_head:
             raise CompileError(
                 "--greedy-head and --pass-pipeline exclude each other.",
                 found="--greedy-head",
                 todo="Write append-greedy-head into the pipeline, before insert-copies.",
             )
+
+    @property
+    def is_symmetric(self) -> bool:
+        """``symmetric``, or the default: without minima 8 bits lose little, and with them a linear that no
+        packed program computes is slower."""
+        if self.symmetric is not None:
+            return self.symmetric
+        return self.dtype == "int8" and not self._is_plain_int8
+
+    @property
+    def compensates(self) -> bool:
+        return self._is_plain_int8 if self.compensate is None else self.compensate
+
+    @property
+    def _is_plain_int8(self) -> bool:
+        return self.dtype == "int8" and choose_arithmetic(self.dtype, self.arithmetic) == "float32"
 
     def _check_arithmetic(self) -> None:
         if self.arithmetic is not None and self.arithmetic not in ARITHMETIC:

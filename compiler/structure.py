@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CompiledStructure", "choose_pipeline", "compile_structure", "for_length", "for_scheme",
-    "with_greedy_head", "without",
+    "with_compensation", "with_greedy_head", "without",
 ]  # fmt: skip
 
 _PASS_HEADER = re.compile(r"// -+ IR after (\S+) -+")
@@ -72,15 +72,8 @@ def choose_pipeline(text: str | None, attention: str, place: str = "") -> Pipeli
     return Pipeline(tuple(calls))
 
 
-def for_scheme(
-    pipeline: Pipeline, scheme: str, block_size: int, *, symmetric: bool | None = None
-) -> Pipeline:
-    """The pipeline with every weight rounded: ``scheme`` of quantize-weights, which otherwise keeps them.
-
-    ``symmetric``: by default int8 is, where a block's minimum would gain nothing, and int4 is not, where it
-    is what makes it usable.
-    """
-    symmetric = scheme != "int4" if symmetric is None else symmetric
+def for_scheme(pipeline: Pipeline, scheme: str, block_size: int, *, symmetric: bool = False) -> Pipeline:
+    """The pipeline with every weight rounded: ``scheme`` of quantize-weights, which otherwise keeps them."""
     options = (("scheme", scheme), ("block", str(block_size)), ("symmetric", str(symmetric).lower()))
     return Pipeline(
         tuple(
@@ -88,6 +81,19 @@ def for_scheme(
             for call in pipeline.calls
         )
     )
+
+
+def with_compensation(pipeline: Pipeline) -> Pipeline:
+    """The pipeline with compensate-rounding after quantize-weights, for all linears whose kernels are fast:
+    those of queries, keys and values too, which are otherwise spared the rounding where blocks are kept."""
+    calls: list[PassCall] = []
+    for call in pipeline.calls:
+        if call.name != "quantize-weights":
+            calls.append(call)
+            continue
+        calls.append(PassCall(call.name, (*call.options, ("attention-accuracy-level", "4"))))
+        calls.append(PassCall("compensate-rounding"))
+    return Pipeline(tuple(calls))
 
 
 def with_greedy_head(pipeline: Pipeline) -> Pipeline:

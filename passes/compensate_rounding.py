@@ -48,7 +48,7 @@ class CompensateRounding:
     name: ClassVar[str] = "compensate-rounding"
     summary: ClassVar[str] = "linears also multiply what rounding their input to int8 left over"
 
-    bits: int = option(8, "of the weights whose linears it is for: 4, 8, or 0 for both")
+    bits: int = option(0, "of the weights whose linears it is for: 4, 8, or 0 for both")
     skip: tuple[str, ...] = option((), "names of weights whose linears stay as they are; * matches anything")
 
     def run(self, module: ir.Module, remarks: Remarks) -> bool:
@@ -65,9 +65,7 @@ class CompensateRounding:
             _compensate(linear, rows)
             done += 1
         if done:
-            remarks.add(
-                f"{done} linears multiply their input's rounding errors too, of {len(rows.made)} inputs"
-            )
+            remarks.add(f"{done} linears multiply their inputs' rounding errors too: {len(rows.made)} inputs")
         if left:
             remarks.add(f"{left} linears keep their rounding errors: not float32, or no whole blocks")
         return bool(done)
@@ -107,9 +105,7 @@ def _compensate(linear: ir.Operation, rows: _Rows) -> None:
     both = rows.of(linear)
     result = linear.results[0]
     builder = OnnxBuilder(linear.location, ir.InsertionPoint(linear), device_of_op(linear) or "")
-    attributes = {
-        name: attribute(linear, name) for name in ("K", "N", "bits", "block_size", "accuracy_level")
-    }
+    attributes = {name: attribute(linear, name) for name in _ATTRIBUTES}
     operands = [both, *linear.operands[1:3]]
     products = builder.one("MatMulNBits", operands, _twice(result), attributes, MS_DOMAIN)
     halves = builder.op("Split", [products], [result.type, result.type], {"axis": 0, "num_outputs": 2})

@@ -252,12 +252,12 @@ def test_a_packed_program_that_computes_something_else_is_left_out(
     [
         {"dtype": "int4", "packed": False},
         {"dtype": "int4", "symmetric": True},
-        {"dtype": "int8"},
+        {"dtype": "int8", "symmetric": True},
         {"dtype": "float32"},
         {"dtype": "int4", "place": "layers[0:1]=cpu:0,layers[1:]=cpu:1"},
         {"dtype": "int4", "arithmetic": "float16"},
     ],
-    ids=["not asked for", "symmetric", "int8", "float32", "two devices", "float16"],
+    ids=["not asked for", "symmetric", "int8, symmetric", "float32", "two devices", "float16"],
 )
 def test_without_anything_to_gain_there_is_no_packed_program(
     options: dict[str, object], tiny: Path, tmp_path: Path
@@ -266,6 +266,17 @@ def test_without_anything_to_gain_there_is_no_packed_program(
     assert Manifest.load(output).packed is None
     assert not (output / PACKED_PROGRAM).exists()
     assert Plan.load(output, threads=1).program == "portable"
+
+
+@needs_packing
+@pytest.mark.parametrize("dtype", ["int4", "int8"])
+def test_offsets_fold_where_rounding_is_compensated(dtype: str, tiny: Path, tmp_path: Path) -> None:
+    # Blocks of 16, for the model's rows of 112 are no whole blocks of 32.
+    output = compiled(tiny, tmp_path / "plan", dtype=dtype, block_size=16, compensate=True)
+    packed, portable = Plan.load(output, threads=1), Plan.load(output, threads=1, packed=False)
+    assert packed.program == "packed"
+    # Inputs count as unrounded in both: far closer than two programs that round them (above).
+    assert relative(logits(packed), logits(portable)) < 1e-3
 
 
 @needs_packing

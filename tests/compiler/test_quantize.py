@@ -168,6 +168,28 @@ def test_a_rounded_plan_computes_what_the_rounded_weights_compute(
     assert relative(original, expected) > 1e-3, "the rounding moved nothing: the test sees no weights"
 
 
+@pytest.mark.parametrize(
+    ("family", "quantize"),
+    [
+        ("llama", "scheme=int8 block=16"),
+        ("llama", "scheme=int8 block=16 symmetric=false"),
+        ("llama", "scheme=int4 block=16 symmetric=false head-bits=4"),
+        ("gemma3", "scheme=int8 block=16"),
+        ("gpt2", "scheme=int8"),
+    ],
+)
+def test_with_compensation_rounded_inputs_count_as_unrounded(
+    family: str, quantize: str, tmp_path: Path
+) -> None:
+    tiny = make_tiny_model(family, tmp_path / "model")  # rows of 112: whole blocks of 16, not of 32
+    unrounded = compiled(tiny.directory, tmp_path / "unrounded", quantize=f"{quantize} accuracy-level=0")
+    rounded = compiled(tiny.directory, tmp_path / "rounded", quantize=quantize)
+    compensated = compiled(tiny.directory, tmp_path / "both", quantize=f"{quantize}}},compensate-rounding{{")
+    expected = logits(unrounded)
+    assert relative(logits(compensated), expected) < relative(logits(rounded), expected) / 20
+    assert relative(token_by_token(compensated), expected) < relative(logits(rounded), expected) / 20
+
+
 def _rows_of(name: str, weight: str, model: object) -> slice | None:
     """Which rows of the plan's ``weight`` are the parameter ``name``; None for none."""
     first, *others = weight.split("+")
@@ -224,6 +246,7 @@ def test_weights_are_made_in_slices_and_read_once(mixed: Path, format: NBits) ->
         ({"dtype": "int3"}, "keep, float32, float16, bfloat16, int8, int4"),
         ({"dtype": "int4", "block_size": 48}, "--block-size"),
         ({"dtype": "int8", "pass_pipeline": "cse"}, "quantize-weights{scheme=int8 block=32} into it"),
+        ({"compensate": True, "pass_pipeline": "cse"}, "Write compensate-rounding into the pipeline"),
     ],
 )
 def test_options_that_cannot_be_are_refused_before_anything_is_opened(

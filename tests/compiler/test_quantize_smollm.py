@@ -118,11 +118,13 @@ def test_without_rounded_inputs_a_kept_plan_is_float32(plan: Callable[..., Path]
         ({}, 0.97, 0.01),
         # The file's values lie on a grid that blocks with minima find again.
         ({"dtype": "int4"}, 0.95, 0.01),
-        ({"dtype": "int8"}, 0.95, 0.01),
+        ({"compensate": True}, 0.999, 1e-6),
+        ({"dtype": "int8"}, 0.99, 0.001),
+        ({"dtype": "int8", "compensate": False}, 0.95, 0.01),
         # Symmetric blocks cannot: this is what rounding twice to 4 bits costs a small model.
         ({"dtype": "int4", "symmetric": True}, 0.65, 0.4),
     ],
-    ids=["keep", "int4", "int8", "int4-symmetric"],
+    ids=["keep", "int4", "keep-compensated", "int8", "int8-rounded-inputs", "int4-symmetric"],
 )
 def test_agreement_with_float32(
     options: dict[str, object], agreement: float, kl: float, plan: Callable[..., Path], answers, capsys  # type: ignore[no-untyped-def]
