@@ -85,9 +85,11 @@ class Plan:
         devices: Sequence[DeviceLocation] | None = None,
         packed: bool = True,
     ) -> tuple[Plan, DecodeSession]:
-        """As :meth:`load`, then :meth:`open` with a new cache of ``capacity`` positions, in less time: another
-        thread makes the cache while ONNX Runtime prepares the weights. Raises as both do; nothing stays
-        allocated."""
+        """As :meth:`load`, then :meth:`open` with a new cache of ``capacity`` positions, in less time.
+
+        Another thread makes the cache while ONNX Runtime prepares the weights. Raises as both do; nothing
+        stays allocated.
+        """
         with ThreadPoolExecutor(1, "planonce-kv-cache") as executor:
             pending: list[Future[KvCache]] = []
             plan = Plan._load(
