@@ -7,6 +7,7 @@ import json
 import shutil
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ import pytest
 from handmade_plan import Tiny, build, reference_logits
 
 from planonce.runtime import DeviceLocation, Plan, local_devices, ort
+from planonce.runtime import plan as plan_module
 from planonce.runtime.errors import (
     CapacityExceeded,
     LayoutError,
@@ -51,6 +53,50 @@ def test_every_kind_of_plan_equals_the_history_reference(tmp_path: Path, options
     got = session.prefill(TOKENS[:6], chunk=4, num_logits=6)
     rest = np.stack([session.realize_token(t).copy() for t in TOKENS[6:]])
     assert np.abs(np.concatenate([got, rest]) - expected).max() < 2e-5
+
+
+def test_a_plan_loaded_with_its_first_cache_decodes_as_one_loaded_alone(tiny_plan_dir: Path) -> None:
+    alone = Plan.load(tiny_plan_dir, threads=1).open(capacity=24)
+    plan, session = Plan.load_and_open(tiny_plan_dir, capacity=24, threads=1)
+    assert plan.opened(session)
+    assert (session.cache.capacity, session.cache.length) == (24, 0)
+    assert session.cache.state.shape_key == plan.shape_key
+    assert not session.cache.host_array(0, "key").any()
+    assert np.array_equal(session.prefill(TOKENS), alone.prefill(TOKENS))
+    assert Plan.load_and_open(tiny_plan_dir, threads=1)[1].cache.capacity == plan.default_capacity
+
+
+def test_the_first_cache_is_made_beside_the_programs(
+    tiny_plan_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each waits for the other to begin, so one after the other would end in BrokenBarrierError."""
+    both = threading.Barrier(2, timeout=20)
+    made, opened = plan_module._new_cache, plan_module.OrtProgram
+
+    def cache(*arguments: object) -> object:
+        both.wait()
+        return made(*arguments)  # type: ignore[arg-type]
+
+    def program(*arguments: object) -> object:
+        both.wait()
+        return opened(*arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(plan_module, "_new_cache", cache)
+    monkeypatch.setattr(plan_module, "OrtProgram", program)
+    Plan.load_and_open(tiny_plan_dir, threads=1)
+
+
+def test_a_plan_and_its_first_cache_are_refused_as_each_alone(
+    copy_of_plan: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(CapacityExceeded, match="cannot use a cache of this capacity"):
+        Plan.load_and_open(copy_of_plan, capacity=1 << 40, threads=1)
+    (copy_of_plan / "program.onnx").write_bytes(b"")
+    asked: list[object] = []
+    monkeypatch.setattr(plan_module, "_new_cache", lambda *a: asked.append(a))
+    with pytest.raises(PlanIntegrityError):
+        Plan.load_and_open(copy_of_plan, threads=1)
+    assert not asked, "memory was taken for a plan that is not what its manifest says"
 
 
 @pytest.fixture
