@@ -29,6 +29,9 @@ from rich.progress import (
 )
 from rich.text import Text
 
+from planonce.runtime.plan_text import CHAT_TEMPLATE_FILE
+from planonce.runtime.tokenizer import TOKENIZER_FILE
+
 from .compile import compile_checkpoint
 from .compile_options import DEFAULT_BLOCK_SIZE, CompileOptions, CompileReport
 from .progress import SilentProgress
@@ -271,8 +274,15 @@ def _print_summary(console: Console, report: CompileReport) -> None:
     if not report.self_check:
         console.print("[yellow]not self-checked[/]")
     plan = shlex.quote(str(report.path))
-    console.print(f"\nNext: planonce run {plan} --chat", soft_wrap=True, highlight=False)
+    console.print(f"\nNext: planonce run {plan} {_way_to_run(report.path)}", soft_wrap=True, highlight=False)
     sys.stdout.flush()
+
+
+def _way_to_run(plan: Path) -> str:
+    """The options that suit what the checkpoint brought along."""
+    if not (plan / TOKENIZER_FILE).exists():
+        return "--tokens 1,2,3  (the checkpoint has no tokenizer)"
+    return "--chat" if (plan / CHAT_TEMPLATE_FILE).exists() else "--prompt 'Once upon a time'"
 
 
 def _size(nbytes: int) -> str:

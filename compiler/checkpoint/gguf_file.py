@@ -124,7 +124,7 @@ def read_gguf_header(path: Path) -> GgufHeader:
             todo="check the path and its permissions",
         ) from error
     with file:
-        if size < 24 or file.read(4) != MAGIC:
+        if file.read(4) != MAGIC:
             file.seek(0)
             _damaged(
                 path, "not a GGUF file", f"{size} bytes beginning {file.read(4)!r}", f"the magic {MAGIC!r}"

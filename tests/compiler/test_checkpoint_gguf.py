@@ -221,6 +221,7 @@ def test_garbage_and_hostile_headers(tmp_path):
     version_3 = b"GGUF" + (3).to_bytes(4, "little")
     for blob, words in (
         (b"x" * 100, "not a GGUF file"),
+        (version_3, "its header ends inside the counts"),
         (b"GGUF" + (9).to_bytes(4, "little") + bytes(16), "unknown GGUF version"),
         (version_3 + b"\xff" * 16, "its header ends inside"),
         (version_3 + bytes(8) + (1).to_bytes(8, "little") + b"\xff" * 8, "ends inside"),

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 import numpy as np
 import pytest
+from command_line import planonce
 from tiny_models import TinyModel, make_tiny_model
 
 from planonce.compiler.compile import compile_checkpoint
@@ -145,3 +147,14 @@ def test_safetensors_are_linked_not_copied(tmp_path: Path) -> None:
     linked = [p for p in (tmp_path / "plan").iterdir() if p.suffix == ".safetensors"]
     assert linked and all(p.samefile(model.directory / p.name) for p in linked)
     assert report.linked_bytes > 0
+
+
+def test_what_a_compile_says_to_do_next_works_without_a_tokenizer(model: TinyModel, tmp_path: Path) -> None:
+    done = planonce("compile", model.directory, "-o", tmp_path / "plan")
+    assert done.returncode == 0, done.stderr
+    (said,) = (
+        line for line in (done.stdout + done.stderr).splitlines() if line.startswith("Next: planonce ")
+    )
+    command = shlex.split(said.removeprefix("Next: planonce ").partition("  (")[0])
+    run = planonce(*command, "--max-new-tokens", "2")
+    assert run.returncode == 0, run.stderr
