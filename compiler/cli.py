@@ -29,8 +29,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from planonce.runtime.plan_text import CHAT_TEMPLATE_FILE
-from planonce.runtime.tokenizer import TOKENIZER_FILE
+from planonce.runtime.manifest import CHAT_TEMPLATE_FILE, TOKENIZER_FILE
 
 from .compile import compile_checkpoint
 from .compile_options import DEFAULT_BLOCK_SIZE, CompileOptions, CompileReport

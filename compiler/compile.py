@@ -8,7 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from planonce.runtime.errors import OutputError, UnsupportedPlan
-from planonce.runtime.manifest import MANIFEST_NAME, Manifest
+from planonce.runtime.manifest import (
+    CHAT_TEMPLATE_FILE,
+    GENERATION_FILE,
+    MANIFEST_NAME,
+    TOKENIZER_FILE,
+    Manifest,
+)
 
 from .compile_options import (
     ROUNDED,
@@ -179,9 +185,9 @@ class _Job:
     def _write_tokenizer(self, plan: PlanDirectory) -> None:
         tokenizer, generation = self.checkpoint.tokenizer, self.checkpoint.generation
         if tokenizer is not None:
-            plan.write("tokenizer.json", tokenizer.tokenizer_json)
+            plan.write(TOKENIZER_FILE, tokenizer.tokenizer_json)
             if tokenizer.chat_template is not None:
-                plan.write("chat_template.jinja", tokenizer.chat_template.encode())
+                plan.write(CHAT_TEMPLATE_FILE, tokenizer.chat_template.encode())
         # transformers' own keys, flat; the special tokens' text is what a chat template asks for.
         document = {
             **generation.sampling,
@@ -191,7 +197,7 @@ class _Job:
             "eos_token": tokenizer.eos_token if tokenizer else None,
         }
         text = json.dumps(document, indent=1, ensure_ascii=False, sort_keys=True) + "\n"
-        plan.write("generation_config.json", text.encode())
+        plan.write(GENERATION_FILE, text.encode())
 
     def _manifest(self, plan: PlanDirectory, placement: Placement, why_not: str) -> Manifest:
         from .manifest_writer import build_manifest, checkpoint_reference, model_facts, plain_remarks

@@ -15,8 +15,11 @@ from . import strict_json
 from .errors import PlanFormatError, PlanIntegrityError
 from .manifest_checks import check_manifest
 from .manifest_schema import (
+    CHAT_TEMPLATE_FILE,
     FORMAT_VERSION,
+    GENERATION_FILE,
     MANIFEST_NAME,
+    TOKENIZER_FILE,
     Argument,
     ArgumentRole,
     AttentionChoice,
@@ -34,8 +37,11 @@ from .manifest_schema import (
 )
 
 __all__ = [
+    "CHAT_TEMPLATE_FILE",
     "FORMAT_VERSION",
+    "GENERATION_FILE",
     "MANIFEST_NAME",
+    "TOKENIZER_FILE",
     "Argument",
     "ArgumentRole",
     "AttentionChoice",

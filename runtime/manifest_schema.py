@@ -6,8 +6,11 @@ import enum
 from dataclasses import dataclass, field
 
 __all__ = [
+    "CHAT_TEMPLATE_FILE",
     "FORMAT_VERSION",
+    "GENERATION_FILE",
     "MANIFEST_NAME",
+    "TOKENIZER_FILE",
     "Argument",
     "ArgumentRole",
     "AttentionChoice",
@@ -26,6 +29,10 @@ __all__ = [
 
 FORMAT_VERSION = 1
 MANIFEST_NAME = "manifest.json"
+# What a plan brings along for text, each only where the checkpoint had it.
+TOKENIZER_FILE = "tokenizer.json"
+CHAT_TEMPLATE_FILE = "chat_template.jinja"
+GENERATION_FILE = "generation_config.json"
 
 
 class ArgumentRole(enum.Enum):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from .errors import PlanFormatError, RequestError
 from .generation_options import GenerationOptions
+from .manifest import CHAT_TEMPLATE_FILE, GENERATION_FILE
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -14,15 +15,10 @@ if TYPE_CHECKING:
     from .manifest import Manifest
 
 __all__ = [
-    "CHAT_TEMPLATE_FILE",
-    "GENERATION_FILE",
     "default_options",
     "read_chat_template",
     "template_tokens",
 ]
-
-CHAT_TEMPLATE_FILE = "chat_template.jinja"
-GENERATION_FILE = "generation_config.json"
 
 
 def read_chat_template(directory: Path, manifest: Manifest) -> str | None:

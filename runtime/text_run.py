@@ -14,12 +14,12 @@ from .conversation import Conversation
 from .errors import RequestError
 from .generate import Generation, GenerationResult
 from .generation_options import GenerationOptions
-from .manifest import Manifest
+from .manifest import TOKENIZER_FILE, Manifest
 from .plan import Plan
 from .plan_files import Verify
 from .plan_text import default_options, read_chat_template, template_tokens
 from .run_stats import RunMeter
-from .tokenizer import TOKENIZER_FILE, PlanTokenizer
+from .tokenizer import PlanTokenizer
 from .topology import check_asked_for
 
 __all__ = ["TextRun", "no_template", "result_document", "show"]

@@ -7,14 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .errors import PlanFormatError, RequestError
-from .manifest import Manifest
+from .manifest import TOKENIZER_FILE, Manifest
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-__all__ = ["TOKENIZER_FILE", "PlanTokenizer"]
-
-TOKENIZER_FILE = "tokenizer.json"
+__all__ = ["PlanTokenizer"]
 
 
 class PlanTokenizer:
